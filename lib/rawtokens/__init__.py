@@ -1,0 +1,3 @@
+"""Capture what a reasoning model really said, as raw token ids."""
+
+__version__ = "0.1.0"
