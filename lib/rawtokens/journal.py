@@ -1,0 +1,211 @@
+"""raw_responses.jsonl and rejected.jsonl: append-only, one writer, safe to kill at any byte.
+
+A record is one line, written by one `write`; a torn last line is repaired when the next writer opens the file
+and never by a reader. The lock is the kernel's (flock), so it ends with its owner, however that one dies. This
+module does not know what a good response is, and it never rewrites a line that ends with a newline.
+"""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from .errors import InputError, LockedError, RunStopped
+from .records import Rejection, Response, Stage
+
+JOURNAL = "raw_responses.jsonl"
+REJECTED = "rejected.jsonl"
+_KEY_START = b'{"key":"'
+_SYNC_SECONDS = 5.0
+
+
+class Journal:
+    """The one writer of a journal; made by `open_journal`. `known_keys` are the keys that stand in it."""
+
+    def __init__(self, path: Path, file: BinaryIO, known_keys: set[str]) -> None:
+        self.path = path
+        self.known_keys = known_keys
+        self._file = file
+        self._synced_at = time.monotonic()
+
+    def append(self, response: Response) -> None:
+        """Write one record as one line, with one write; on disk within 5 seconds. Raises RunStopped, ValueError."""
+        if response.key in self.known_keys:
+            raise ValueError(f"key {response.key!r} stands in {self.path.name} already; a key has one record")
+        line = msgspec.json.encode(response) + b"\n"
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError("the write was cut short; the disk may be full")
+            if time.monotonic() - self._synced_at > _SYNC_SECONDS:
+                self.sync()
+        except OSError as error:
+            raise RunStopped(
+                f"can't write {self.path}: {error}; make room or mount it again, then run the same command"
+            ) from error
+        self.known_keys.add(response.key)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk."""
+        os.fsync(self._file.fileno())
+        self._synced_at = time.monotonic()
+
+
+@contextmanager
+def open_journal(path: Path, *, wait_seconds: float = 10.0) -> Iterator[Journal]:
+    """Lock `path` for this process, repair a torn tail, read its keys, and append.
+
+    Waits `wait_seconds` for another owner, who may be dying. Raises LockedError, naming the owner, and RunStopped
+    where the folder can't be written.
+    """
+    with lock(path.with_suffix(".lock"), wait_seconds=wait_seconds):
+        try:
+            repair_tail(path)
+            file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
+        with file:
+            journal = Journal(path, file, set(read_keys(path)))
+            try:
+                yield journal
+            finally:
+                journal.sync()
+
+
+@contextmanager
+def lock(path: Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, whose text names the owner. Raises LockedError where another has it."""
+    deadline = time.monotonic() + wait_seconds
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    except OSError as error:
+        raise RunStopped(f"can't write {path}: {error}; choose another folder with --outputs DIR") from error
+    with file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    file.seek(0)
+                    owner = file.read().decode(errors="replace").strip() or "an unnamed process"
+                    raise LockedError(
+                        f"{path.parent} is being written by {owner}; wait for it or stop it, then run again"
+                    ) from error
+                time.sleep(0.1)
+        file.truncate(0)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode())
+        file.flush()
+        yield
+
+
+def repair_tail(path: Path) -> Path | None:
+    """Mend a last line without newline: a whole record gets its newline, a fragment is set aside in a file.
+
+    Returns the fragment's file, or None. Earlier rows are never touched.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        return None
+    with path.open("r+b") as file:
+        start = _tail_start(file)
+        file.seek(start)
+        tail = file.read()
+        if not tail:
+            return None
+        if _is_response(tail):
+            file.write(b"\n")
+            return None
+        fragment = path.with_name(f"{path.stem}.torn-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+        fragment.write_bytes(tail)
+        file.truncate(start)
+        return fragment
+
+
+def read_keys(path: Path) -> Iterator[str]:
+    """The keys of a journal's whole lines, without decoding its ids. Raises InputError for a foreign line."""
+    for number, line in _whole_lines(path):
+        end = line.find(b'","prompt_ids":')
+        if not line.startswith(_KEY_START) or end < 0:
+            raise InputError(
+                f"{path}: line {number} is no record of this kit (no key in front); move the file away, then run again"
+            )
+        yield msgspec.json.decode(line[len(_KEY_START) - 1 : end + 1], type=str)
+
+
+def read_responses(path: Path) -> Iterator[Response]:
+    """The records of a journal's whole lines, in the order written. Raises InputError for a line that is none."""
+    decoder = msgspec.json.Decoder(Response)
+    for number, line in _whole_lines(path):
+        try:
+            yield decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{path}: line {number} is no record of this kit ({error}); move it away") from error
+
+
+def journal_paths(folder: Path) -> list[Path]:
+    """The journals of a data set: one, or one a shard (raw_responses.I-of-N.jsonl), by name."""
+    return sorted(folder.glob("raw_responses*.jsonl"))
+
+
+def read_rejections(folder: Path) -> list[Rejection]:
+    """The lines of rejected.jsonl, or none where there is no such file."""
+    path = folder / REJECTED
+    if not path.exists():
+        return []
+    decoder = msgspec.json.Decoder(Rejection)
+    return [decoder.decode(line) for _, line in _whole_lines(path)]
+
+
+def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection]) -> None:
+    """Replace the lines of `stage` in rejected.jsonl by `rejections`, atomically; other stages' lines stay."""
+    kept = [rejection for rejection in read_rejections(folder) if rejection.stage != stage]
+    text = b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in [*kept, *rejections])
+    write_atomically(folder / REJECTED, text)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file so that readers see the old one or the new one. Raises RunStopped where it can't."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that end with a newline; a last line without one is being written, or is torn."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield number, line
+
+
+def _tail_start(file: BinaryIO, block: int = 1 << 16) -> int:
+    """The offset behind the last newline."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - block)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _is_response(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line, type=Response)
+    except msgspec.MsgspecError:
+        return False
+    return True
