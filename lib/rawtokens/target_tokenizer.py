@@ -1,0 +1,154 @@
+"""The target's tokenizer: loaded, checked against its own tokenizer.json, with its markers and its bound.
+
+This module does not know what the tokenizer is used for; it refuses one that it can't trust.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import transformers
+from tokenizers import Tokenizer as RawTokenizer
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+
+from .errors import TokenizerError
+from .markers import Markers, find_markers
+from .records import Json
+
+# Texts on which tokenizers that are loaded as another class were seen to differ (transformers issue 45488).
+_PROBES = (
+    "What is 2+2?",
+    "  two  spaces\n\n\nand\tnewlines \r\n end ",
+    "def f(x):\n    return {'a': [1, 22, 333, 4444]}\n",
+    "你好，世界！今天天气怎么样？",
+    "naïve Ünïcode ÇEDILLA don't WE'LL 🙂👍🏽",
+    "12345678901 3.14159 0x1F https://example.org/?q=1&r=2",
+)
+
+
+class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """The target's tokenizer with its markers and its bound; made by `load_tokenizer`.
+
+    `vocabulary_size` is the model's (ids below it are legal on the server), from the model's config where there is
+    one, else the number of the tokenizer's ids. `identity` is what a run's fingerprint covers.
+    """
+
+    encoder: PreTrainedTokenizerBase
+    markers: Markers
+    vocabulary_size: int
+    identity: dict[str, str]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text to look at, special ids shown; it does not lead back to the ids. Raises IndexError above the bound."""
+        return str(self.encoder.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def token_to_id(self, text: str) -> int | None:
+        """The id whose whole text is `text`, or None."""
+        return _vocabulary_id(self.encoder, text)
+
+    def prompt_ids(
+        self,
+        messages: Sequence[Mapping[str, Json]],
+        *,
+        tools: Sequence[Mapping[str, Json]] = (),
+        template_kwargs: Mapping[str, Json] | None = None,
+    ) -> list[int]:
+        """The ids of the rendered conversation, generation prompt included. Raises what the template raises."""
+        ids = self.encoder.apply_chat_template(
+            [dict(message) for message in messages],
+            tools=[dict(tool) for tool in tools] or None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **(template_kwargs or {}),
+        )
+        return [int(item) for item in ids]
+
+
+def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = False) -> Tokenizer:
+    """The tokenizer in a folder or of a hub model, checked against its own tokenizer.json on a probe set.
+
+    Raises TokenizerError where it can't be loaded, has no chat template, has no known markers, or encodes the
+    probes otherwise than the raw tokenizer.json beside it does.
+    """
+    where = str(Path(name).expanduser()) if _looks_like_path(name) else name
+    if _looks_like_path(name) and not Path(where).is_dir():
+        raise TokenizerError(
+            f"tokenizer {name!r}: no such folder; give a folder with tokenizer files or a hub id "
+            "(the demo's is made by `rawtokens demo-model DIR`)"
+        )
+    options = {"revision": revision or None, "trust_remote_code": trust_remote_code}
+    try:
+        encoder: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
+    except Exception as error:  # transformers, tokenizers and the hub client raise many kinds
+        raise TokenizerError(f"tokenizer {name!r} can't be loaded: {one_line(error)}") from error
+    if not encoder.chat_template:
+        raise TokenizerError(f"tokenizer {name!r} has no chat template; prompts can't be rendered with it")
+    _compare_with_raw(encoder, where, revision)
+    size = _vocabulary_size(encoder, where, revision)
+    return Tokenizer(
+        encoder=encoder,
+        markers=find_markers(lambda text: _vocabulary_id(encoder, text)),
+        vocabulary_size=size,
+        identity={
+            "tokenizer": Path(where).name if _looks_like_path(name) else name,
+            "tokenizer_revision": revision,
+            "tokenizer_class": type(encoder).__name__,
+            "tokenizer_sha256": _tokenizer_hash(encoder),
+            "chat_template_sha256": hashlib.sha256(str(encoder.chat_template).encode()).hexdigest(),
+        },
+    )
+
+
+def _compare_with_raw(encoder: PreTrainedTokenizerBase, where: str, revision: str) -> None:
+    path = _file_of(where, "tokenizer.json", revision)
+    if path is None:
+        return
+    raw = RawTokenizer.from_file(path)
+    for text in _PROBES:
+        ours = encoder.encode(text, add_special_tokens=False)
+        if list(ours) != raw.encode(text, add_special_tokens=False).ids:
+            raise TokenizerError(
+                f"tokenizer {where!r} was loaded as {type(encoder).__name__} by transformers "
+                f"{transformers.__version__}, which gives {text!r} other ids than its tokenizer.json does; "
+                "set trust_remote_code or another transformers version, and pin the revision"
+            )
+
+
+def _vocabulary_size(encoder: PreTrainedTokenizerBase, where: str, revision: str) -> int:
+    """The model's bound: padded vocabularies have ids that the tokenizer does not name."""
+    path = _file_of(where, "config.json", revision)
+    if path is None:
+        return len(encoder)
+    config, _ = PretrainedConfig.get_config_dict(str(Path(path).parent))
+    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return int(size) if size else len(encoder)
+
+
+def _file_of(where: str, name: str, revision: str) -> str | None:
+    found = cached_file(where, name, revision=revision or None, _raise_exceptions_for_missing_entries=False)
+    return str(found) if found else None
+
+
+def _vocabulary_id(encoder: PreTrainedTokenizerBase, text: str) -> int | None:
+    found = encoder.convert_tokens_to_ids(text)
+    return found if isinstance(found, int) and found != encoder.unk_token_id else None
+
+
+def _tokenizer_hash(encoder: PreTrainedTokenizerBase) -> str:
+    """What the tokenizer does, not how its file is written: its vocabulary and the probes' ids."""
+    probes = [list(encoder.encode(text, add_special_tokens=False)) for text in _PROBES]
+    content = json.dumps([sorted(encoder.get_vocab().items(), key=lambda item: item[1]), probes])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _looks_like_path(name: str) -> bool:
+    return Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.count("/") != 1
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an error's message, at most 300 characters; its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
