@@ -1,0 +1,239 @@
+"""What SGLang's native routes take and answer, as pure functions; measured on SGLang 0.5.23.
+
+`POST /generate` takes `input_ids` and answers `output_ids` that include the final stop id. A reasoning parser or a
+tool parser on the server changes none of these ids, only what the chat endpoint makes of them. This module sends
+nothing, and does not know which server it talks about nor how often a request is tried.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from ..errors import InputError
+from ..records import Json, Sampling
+
+Next = Literal["reject", "retry", "wait", "stop"]
+"""What a failure asks for: give the row up, try at once, try after a pause, or end the run."""
+
+_CONTEXT_WORDS = ("longer than the model's context length", "Requested token count exceeds")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished generation that passed every check; `matched` as in records.Response."""
+
+    output_ids: list[int]
+    finish_reason: Literal["stop", "length"]
+    matched: int | str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    weight_version: str
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that can't become a record: a reason code, what the server said, and what to do next."""
+
+    reason: str
+    detail: str
+    next: Next
+
+
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server tells of itself, without secrets; None where it (or a router before it) does not tell."""
+
+    engine: str = "sglang"
+    version: str | None = None
+    model: str | None = None
+    weight_version: str | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    reasoning_parser: str | None = None
+    tool_call_parser: str | None = None
+    context_length: int | None = None
+    vocabulary_size: int | None = None
+    running_limit: int | None = None
+    auto_truncate: bool | None = None
+    skip_tokenizer_init: bool | None = None
+
+
+class _FinishReason(msgspec.Struct, frozen=True):
+    type: str
+    matched: int | str | None = None
+    message: str = ""
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    finish_reason: _FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    weight_version: str | None = "default"
+
+
+class _Body(msgspec.Struct, frozen=True):
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def request_body(
+    prompt_ids: Sequence[int], sampling: Sampling, *, stop_ids: Sequence[int], rid: str, vocabulary_size: int
+) -> bytes:
+    """The JSON of one request. Every sampling value is sent; ids are range-checked: one bad id kills the server.
+
+    Raises InputError for an empty prompt or an id outside 0..vocabulary_size-1.
+    """
+    if not prompt_ids or min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary_size:
+        raise InputError(f"prompt ids must lie in 0..{vocabulary_size - 1} and not be empty; run stage 01 again")
+    return msgspec.json.encode(
+        {"input_ids": prompt_ids, "sampling_params": sampling_parameters(sampling, stop_ids=stop_ids), "rid": rid}
+    )
+
+
+def sampling_parameters(sampling: Sampling, *, stop_ids: Sequence[int]) -> dict[str, Json]:
+    """SGLang's sampling_params, complete: what is left out would be the server's default."""
+    parameters: dict[str, Json] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "max_new_tokens": sampling.max_new_tokens,
+        "min_new_tokens": 0,
+        "ignore_eos": False,
+        "stop_token_ids": list(stop_ids),
+        "n": 1,
+    }
+    if sampling.seed is not None:
+        parameters["sampling_seed"] = sampling.seed
+    return parameters
+
+
+def parse_answer(status: int, body: bytes, *, prompt_tokens: int, vocabulary_size: int) -> Answer | Failure:
+    """One HTTP answer of /generate as a checked generation, or as a failure with what to do next."""
+    if status != 200:
+        return _http_failure(status, error_text(body))
+    try:
+        answer = _BODY.decode(body)
+    except msgspec.MsgspecError as error:
+        return Failure(reason="malformed_answer", detail=str(error), next="retry")
+    finish = answer.meta_info.finish_reason
+    if finish is not None and finish.matched == "NaN happened":
+        return Failure(reason="nan_weights", detail="the server matched 'NaN happened'", next="stop")
+    if finish is None or finish.type not in ("stop", "length"):
+        detail = "no finish reason" if finish is None else f"{finish.type}: {finish.message}"
+        return Failure(reason="aborted", detail=detail, next="retry")
+    problem = _check(answer, finish, prompt_tokens, vocabulary_size)
+    if problem:
+        return problem
+    return Answer(
+        output_ids=answer.output_ids,
+        finish_reason="stop" if finish.type == "stop" else "length",
+        matched=finish.matched,
+        prompt_tokens=answer.meta_info.prompt_tokens,
+        completion_tokens=answer.meta_info.completion_tokens,
+        cached_tokens=answer.meta_info.cached_tokens,
+        weight_version=answer.meta_info.weight_version or "default",
+    )
+
+
+def _check(answer: _Body, finish: _FinishReason, prompt_tokens: int, vocabulary_size: int) -> Failure | None:
+    meta, ids = answer.meta_info, answer.output_ids
+    if meta.prompt_tokens != prompt_tokens:
+        detail = f"{prompt_tokens} prompt ids were sent, the server counts {meta.prompt_tokens} (auto-truncate?)"
+        return Failure(reason="prompt_tokens_differ", detail=detail, next="retry")
+    if len(ids) != meta.completion_tokens:
+        detail = f"{len(ids)} output ids, the server counts {meta.completion_tokens}"
+        return Failure(reason="completion_tokens_differ", detail=detail, next="retry")
+    if ids and (min(ids) < 0 or max(ids) >= vocabulary_size):
+        detail = f"output ids must lie in 0..{vocabulary_size - 1}, the largest is {max(ids)}, the least {min(ids)}"
+        return Failure(reason="id_out_of_vocabulary", detail=detail, next="retry")
+    if len(ids) >= 8 and not any(ids):
+        return Failure(reason="nan_weights", detail=f"all {len(ids)} output ids are 0", next="stop")
+    if finish.type == "stop" and isinstance(finish.matched, int) and (not ids or ids[-1] != finish.matched):
+        detail = f"stop id {finish.matched} matched, but the last output id is {ids[-1] if ids else None}"
+        return Failure(reason="stop_id_missing", detail=detail, next="retry")
+    return None
+
+
+def _http_failure(status: int, detail: str) -> Failure:
+    if status in (401, 403):
+        return Failure(reason="key_refused", detail=detail, next="stop")
+    if status == 400 and any(words in detail for words in _CONTEXT_WORDS):
+        return Failure(reason="context_exceeded", detail=detail, next="reject")
+    if status in (404, 405):
+        return Failure(reason="no_generate_route", detail=detail, next="stop")
+    if status in (400, 413, 422):
+        return Failure(reason="bad_request", detail=detail, next="reject")
+    if status in (408, 429, 502, 503, 504):
+        return Failure(reason=f"http_{status}", detail=detail, next="wait")
+    return Failure(reason=f"http_{status}", detail=detail, next="retry")
+
+
+def error_text(body: bytes) -> str:
+    """What an error body says, in any of SGLang's four shapes: error string, error object, message, detail."""
+    try:
+        content = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return body[:300].decode(errors="replace").strip()
+    if not isinstance(content, dict):
+        return str(content)[:300]
+    found = content.get("error") or content.get("message") or content.get("detail") or content
+    if isinstance(found, dict):
+        found = found.get("message", found)
+    return str(found)[:300]
+
+
+def server_facts(
+    model_info: Mapping[str, Json] | None, server_info: Mapping[str, Json] | None, models: Mapping[str, Json] | None
+) -> ServerFacts:
+    """The facts of a run's manifest from /model_info, /server_info and /v1/models, each None where absent.
+
+    Only named fields are taken: /server_info shows the api key in clear, also inside launch_command.
+    """
+    info = {**(model_info or {}), **(server_info or {})}
+    listed = (models or {}).get("data")
+    served = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    states = info.get("internal_states")
+    state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+    return ServerFacts(
+        version=_text(info.get("version")),
+        model=_base_name(_text(info.get("model_path")) or _text(served.get("id"))),
+        weight_version=_text(info.get("weight_version")),
+        dtype=_text(info.get("dtype")),
+        quantization=_text(info.get("quantization")),
+        reasoning_parser=_text(info.get("reasoning_parser")),
+        tool_call_parser=_text(info.get("tool_call_parser")),
+        context_length=_number(served.get("max_model_len")) or _number(info.get("context_length")),
+        vocabulary_size=_number(info.get("vocab_size")),
+        running_limit=_running_limit(info, state),
+        auto_truncate=_flag(info.get("allow_auto_truncate")),
+        skip_tokenizer_init=_flag(info.get("skip_tokenizer_init")),
+    )
+
+
+def _running_limit(info: Mapping[str, Json], state: Mapping[str, Json]) -> int | None:
+    limit = _number(state.get("effective_max_running_requests_per_dp"))
+    return None if limit is None else limit * (_number(info.get("dp_size")) or 1)
+
+
+def _base_name(path: str | None) -> str | None:
+    """A hub id as it is, a local path's last folder: a manifest holds no machine's paths."""
+    return path.rstrip("/").rsplit("/", 1)[-1] if path and path.startswith(("/", ".", "~")) else path
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: Json) -> bool | None:
+    return value if isinstance(value, bool) else None
