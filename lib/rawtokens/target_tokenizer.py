@@ -19,7 +19,7 @@ from .markers import Markers, find_markers
 from .records import Json
 
 # Texts on which tokenizers that are loaded as another class were seen to differ (transformers issue 45488).
-_PROBES = (
+PROBES = (
     "What is 2+2?",
     "  two  spaces\n\n\nand\tnewlines \r\n end ",
     "def f(x):\n    return {'a': [1, 22, 333, 4444]}\n",
@@ -108,7 +108,7 @@ def _compare_with_raw(encoder: PreTrainedTokenizerBase, where: str, revision: st
     if path is None:
         return
     raw = RawTokenizer.from_file(path)
-    for text in _PROBES:
+    for text in PROBES:
         ours = encoder.encode(text, add_special_tokens=False)
         if list(ours) != raw.encode(text, add_special_tokens=False).ids:
             raise TokenizerError(
@@ -140,7 +140,7 @@ def _vocabulary_id(encoder: PreTrainedTokenizerBase, text: str) -> int | None:
 
 def _tokenizer_hash(encoder: PreTrainedTokenizerBase) -> str:
     """What the tokenizer does, not how its file is written: its vocabulary and the probes' ids."""
-    probes = [list(encoder.encode(text, add_special_tokens=False)) for text in _PROBES]
+    probes = [list(encoder.encode(text, add_special_tokens=False)) for text in PROBES]
     content = json.dumps([sorted(encoder.get_vocab().items(), key=lambda item: item[1]), probes])
     return hashlib.sha256(content.encode()).hexdigest()
 

@@ -1,0 +1,219 @@
+"""Is this server faithful? One check after another, each with what was seen and what to do.
+
+Asks a running server a few short questions; nothing here is stored as data. A `fail` is a contradiction that
+would spoil a capture; what can't be proved is a `warn`. This module does not know how to mend a server, and a
+passing table is no proof for the rows that come later: those are checked one by one.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Literal
+
+import httpx
+import msgspec
+import pandas as pd
+
+from .engines import sglang
+from .engines.sglang import Answer, Failure, ServerFacts
+from .errors import RawTokensError, ServerError
+from .markers import last_position
+from .records import Json, Sampling
+from .servers import facts_of, generate_client
+from .target_tokenizer import PROBES, Tokenizer
+
+GOLDEN_QUESTION = "What is 2+2?"
+"""The question of the first validation of Kimi-K2.5: 15 prompt ids, 150 new ids at temperature 0."""
+
+Status = Literal["pass", "warn", "fail"]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table."""
+
+    check: str
+    status: Status
+    seen: str
+    to_do: str = ""
+
+
+class TwoVoices(msgspec.Struct, frozen=True, kw_only=True):
+    """The same question asked as ids and as chat: what /generate gives, and what the chat endpoint leaves of it."""
+
+    prompt_ids: list[int]
+    output_ids: list[int]
+    chat_content: str
+    chat_reasoning: str | None
+
+
+async def check_server(
+    url: str,
+    tokenizer: Tokenizer,
+    *,
+    template_kwargs: dict[str, Json] | None = None,
+    api_key: str = "",
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> list[Check]:
+    """All checks in order; ends early, with a `fail`, where the server does not answer as SGLang does."""
+    try:
+        facts = await facts_of([url], api_key=api_key, transport=transport)
+    except RawTokensError as error:
+        return [Check(check="reachable", status="fail", seen=str(error), to_do="start the server, or mend the URL")]
+    async with generate_client(4, api_key=api_key, transport=transport) as client:
+        checks = [*_fact_checks(facts, tokenizer), await _tokenizer_check(client, url, tokenizer)]
+        prompt_ids = tokenizer.prompt_ids(
+            [{"role": "user", "content": GOLDEN_QUESTION}], template_kwargs=template_kwargs
+        )
+        answer = await _ask(client, url, prompt_ids, tokenizer)
+    return [*checks, *_answer_checks(prompt_ids, answer, tokenizer)]
+
+
+def checks_table(checks: Sequence[Check]) -> pd.DataFrame:
+    """One row a check, columns check, status, seen, to_do."""
+    return pd.DataFrame([msgspec.to_builtins(check) for check in checks], columns=["check", "status", "seen", "to_do"])
+
+
+def require_no_failure(url: str, checks: Sequence[Check]) -> None:
+    """Raise ServerError with the first failed check, so that a run stops before it captures anything."""
+    failed = [check for check in checks if check.status == "fail"]
+    if failed:
+        raise ServerError(f"{url} fails the check {failed[0].check!r}: {failed[0].seen}; {failed[0].to_do}")
+
+
+async def ask_both_ways(
+    url: str, tokenizer: Tokenizer, *, question: str = GOLDEN_QUESTION, max_new_tokens: int = 150, api_key: str = ""
+) -> TwoVoices:
+    """Ask one question at temperature 0 through /generate and through /v1/chat/completions.
+
+    Raises ServerError where either does not answer.
+    """
+    prompt_ids = tokenizer.prompt_ids([{"role": "user", "content": question}])
+    async with generate_client(4, api_key=api_key) as client:
+        answer = await _ask(client, url, prompt_ids, tokenizer, max_new_tokens=max_new_tokens)
+        if isinstance(answer, Failure):
+            raise ServerError(f"{url}/generate: {answer.reason}: {answer.detail}")
+        body = {
+            "model": "default",
+            "messages": [{"role": "user", "content": question}],
+            "temperature": 0.0,
+            "max_tokens": max_new_tokens,
+        }
+        reply = await client.post(f"{url}/v1/chat/completions", json=body, timeout=300.0)
+    if reply.status_code != 200:
+        raise ServerError(f"{url}/v1/chat/completions: {sglang.error_text(reply.content)}")
+    message = msgspec.json.decode(reply.content)["choices"][0]["message"]
+    return TwoVoices(
+        prompt_ids=prompt_ids,
+        output_ids=answer.output_ids,
+        chat_content=message.get("content") or "",
+        chat_reasoning=message.get("reasoning_content"),
+    )
+
+
+def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
+    parser = facts.reasoning_parser or facts.tool_call_parser
+    size, bound = facts.vocabulary_size, tokenizer.vocabulary_size
+    return [
+        Check(check="reachable", status="pass", seen=f"{facts.engine} {facts.version or '(version not told)'}"),
+        Check(
+            check="model",
+            status="pass" if facts.model else "warn",
+            seen=f"{facts.model or 'not told'}, weights {facts.weight_version or 'not told'}",
+            to_do="" if facts.model else "a router hides it; make sure that every worker runs the same model",
+        ),
+        Check(
+            check="context",
+            status="pass" if facts.context_length else "warn",
+            seen=f"{facts.context_length or 'not told'}",
+            to_do="" if facts.context_length else "prompts that are too long are rejected one by one",
+        ),
+        Check(
+            check="vocabulary",
+            status="fail" if size and size != bound else "pass",
+            seen=f"{size or 'not told'} on the server, {bound} from the tokenizer's folder",
+            to_do="use the tokenizer folder of the model that is served" if size and size != bound else "",
+        ),
+        Check(
+            check="parsers",
+            status="pass",
+            seen=f"{parser} is set; ids are the same with it (SGLang 0.5.23)" if parser else "none set",
+        ),
+        Check(
+            check="auto-truncate",
+            status="warn" if facts.auto_truncate else "pass",
+            seen="on: long prompts are cut without a word" if facts.auto_truncate else "off",
+            to_do="start the server without --allow-auto-truncate" if facts.auto_truncate else "",
+        ),
+        Check(
+            check="tokenizer on the server",
+            status="warn" if facts.skip_tokenizer_init else "pass",
+            seen="none: its stop ids don't stop" if facts.skip_tokenizer_init else "loaded",
+            to_do="stop ids are sent with every request, so ids stay right" if facts.skip_tokenizer_init else "",
+        ),
+    ]
+
+
+async def _tokenizer_check(client: httpx.AsyncClient, url: str, tokenizer: Tokenizer) -> Check:
+    """Encode the probes on both sides, where the server offers /tokenize."""
+    name = "same ids on both sides"
+    for text in PROBES:
+        body: Json = {"model": "default", "prompt": text, "add_special_tokens": False}
+        reply = await client.post(f"{url}/tokenize", json=body, timeout=60.0)
+        if reply.status_code != 200:
+            return Check(check=name, status="warn", seen=f"/tokenize: {sglang.error_text(reply.content)}")
+        theirs = msgspec.json.decode(reply.content).get("tokens")
+        ours = list(tokenizer.encoder.encode(text, add_special_tokens=False))
+        if theirs != ours:
+            return Check(
+                check=name,
+                status="fail",
+                seen=f"{text!r} is {ours[:8]} here and {str(theirs)[:60]} there",
+                to_do="set model.tokenizer to the tokenizer of the model that is served",
+            )
+    return Check(check=name, status="pass", seen=f"{len(PROBES)} probe texts encoded alike")
+
+
+async def _ask(
+    client: httpx.AsyncClient, url: str, prompt_ids: list[int], tokenizer: Tokenizer, *, max_new_tokens: int = 150
+) -> Answer | Failure:
+    body = sglang.request_body(
+        prompt_ids,
+        Sampling(temperature=0.0, max_new_tokens=max_new_tokens),
+        stop_ids=[tokenizer.markers.turn_end],
+        rid=uuid.uuid4().hex,
+        vocabulary_size=tokenizer.vocabulary_size,
+    )
+    try:
+        reply = await client.post(f"{url}/generate", content=body, timeout=300.0)
+    except httpx.HTTPError as error:
+        return Failure(reason="connection", detail=type(error).__name__, next="wait")
+    return sglang.parse_answer(
+        reply.status_code, reply.content, prompt_tokens=len(prompt_ids), vocabulary_size=tokenizer.vocabulary_size
+    )
+
+
+def _answer_checks(prompt_ids: list[int], answer: Answer | Failure, tokenizer: Tokenizer) -> list[Check]:
+    if isinstance(answer, Failure):
+        seen = f"{answer.reason}: {answer.detail}"
+        return [Check(check="generates from ids", status="fail", seen=seen, to_do="is it SGLang's own address?")]
+    markers, ids = tokenizer.markers, answer.output_ids
+    stop = ids[-1] == markers.turn_end if ids else False
+    closer = ids.index(markers.closer[0]) if last_position(ids, markers.closer) >= 0 else -1
+    return [
+        Check(
+            check="generates from ids",
+            status="pass",
+            seen=f"{len(prompt_ids)} prompt ids ending in {prompt_ids[-1]}, {len(ids)} output ids, counts agree",
+        ),
+        Check(
+            check="thinking is closed",
+            status="pass" if closer >= 0 else "warn",
+            seen=f"closer {markers.closer[0]} at position {closer}" if closer >= 0 else "no closer in this answer",
+            to_do="" if closer >= 0 else "is thinking on in template_kwargs, and 150 ids enough?",
+        ),
+        Check(
+            check="stop id is kept",
+            status="pass" if stop else ("warn" if answer.finish_reason == "length" else "fail"),
+            seen=f"last id {ids[-1] if ids else None}, finish reason {answer.finish_reason}",
+            to_do="" if stop else f"answers must end with {markers.turn_end}; a wrapper before SGLang may strip it",
+        ),
+    ]
