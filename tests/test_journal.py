@@ -1,0 +1,161 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawtokens import journal
+from rawtokens.errors import InputError, LockedError, RunStopped
+from rawtokens.records import Rejection, Response
+
+
+def response(key: str, output_ids: list[int] | None = None) -> Response:
+    ids = output_ids if output_ids is not None else [1008, 163607, 163586]
+    return Response(
+        key=key,
+        prompt_ids=[163587, 163606],
+        output_ids=ids,
+        finish_reason="stop",
+        matched=163586,
+        prompt_tokens=2,
+        completion_tokens=len(ids),
+        cached_tokens=0,
+        weight_version="default",
+        fingerprint="f" * 16,
+        server="http://127.0.0.1:30000",
+        rid="r",
+        attempt=1,
+        started_at="2026-11-29T00:00:00+00:00",
+        latency_s=1.2,
+    )
+
+
+def line(key: str) -> bytes:
+    return msgspec.json.encode(response(key)) + b"\n"
+
+
+def rejection(key: str, stage: str = "generate") -> Rejection:
+    return msgspec.convert({"stage": stage, "key": key, "line": None, "reason": "x", "detail": "y"}, Rejection)
+
+
+def test_a_record_is_one_line_that_starts_with_its_key(tmp_path: Path) -> None:
+    path = tmp_path / journal.JOURNAL
+    with journal.open_journal(path) as opened:
+        opened.append(response("7#0/0"))
+    assert path.read_bytes() == line("7#0/0")
+    assert path.read_bytes().startswith(
+        b'{"key":"7#0/0","prompt_ids":[163587,163606],"output_ids":[1008,163607,163586]'
+    )
+    assert [item.key for item in journal.read_responses(path)] == ["7#0/0"]
+
+
+def test_a_key_has_one_record(tmp_path: Path) -> None:
+    path = tmp_path / journal.JOURNAL
+    with journal.open_journal(path) as opened:
+        opened.append(response("a#0/0"))
+    with journal.open_journal(path) as opened:
+        assert opened.known_keys == {"a#0/0"}
+        with pytest.raises(ValueError, match="a key has one record"):
+            opened.append(response("a#0/0"))
+    assert path.read_bytes() == line("a#0/0")
+
+
+@given(cut=st.integers(min_value=1, max_value=len(line("b#0/0")) - 2))
+def test_a_torn_tail_is_set_aside_and_earlier_rows_stay(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("torn") / journal.JOURNAL
+    path.write_bytes(line("a#0/0") + line("b#0/0")[:cut])
+    assert [item.key for item in journal.read_responses(path)] == ["a#0/0"]
+    with journal.open_journal(path) as opened:
+        opened.append(response("c#0/0"))
+    assert path.read_bytes() == line("a#0/0") + line("c#0/0")
+    (fragment,) = path.parent.glob("*.torn-*")
+    assert fragment.read_bytes() == line("b#0/0")[:cut]
+
+
+def test_a_whole_last_record_without_newline_gets_its_newline(tmp_path: Path) -> None:
+    path = tmp_path / journal.JOURNAL
+    path.write_bytes(line("a#0/0") + line("b#0/0")[:-1])
+    with journal.open_journal(path) as opened:
+        assert opened.known_keys == {"a#0/0", "b#0/0"}
+    assert path.read_bytes() == line("a#0/0") + line("b#0/0")
+
+
+@given(key=st.text(min_size=1).filter(lambda text: text.encode("utf-8", "ignore").decode() == text))
+def test_keys_are_read_back_without_decoding_ids(tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
+    path = tmp_path_factory.mktemp("keys") / journal.JOURNAL
+    path.write_bytes(line(key))
+    assert list(journal.read_keys(path)) == [key]
+
+
+@pytest.mark.parametrize("foreign", [b'{"id":1,"text":"hello"}\n', b"not json\n", b"\n"])
+def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path, foreign: bytes) -> None:
+    path = tmp_path / journal.JOURNAL
+    path.write_bytes(line("a#0/0") + foreign)
+    with pytest.raises(InputError, match="line 2 is no record"), journal.open_journal(path):
+        pass
+    with pytest.raises(InputError, match="line 2 is no record"):
+        list(journal.read_responses(path))
+    assert path.read_bytes() == line("a#0/0") + foreign
+
+
+def test_a_second_writer_is_refused_and_the_owner_named(tmp_path: Path) -> None:
+    path = tmp_path / journal.JOURNAL
+    with (
+        journal.open_journal(path),
+        pytest.raises(LockedError, match=f"process {os.getpid()} on"),
+        journal.open_journal(path, wait_seconds=0),
+    ):
+        pass
+
+
+def test_a_killed_owners_lock_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / journal.JOURNAL
+    code = (
+        "import sys, time, pathlib; from rawtokens import journal\n"
+        f"with journal.open_journal(pathlib.Path({str(path)!r})): print('locked', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "locked\n"
+        owner.kill()
+        with journal.open_journal(path) as opened:
+            opened.append(response("a#0/0"))
+    assert path.read_bytes() == line("a#0/0")
+
+
+def test_a_full_disk_stops_the_run_and_the_next_start_repairs() -> None:
+    with pytest.raises(RunStopped, match="make room"), Path("/dev/full").open("ab", buffering=0) as file:
+        journal.Journal(Path("/dev/full"), file, set()).append(response("a#0/0"))
+
+
+def test_a_folder_that_cant_be_written_stops_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunStopped, match="choose another folder"), journal.open_journal(tmp_path / "file" / "x.jsonl"):
+        pass
+
+
+def test_a_stage_rewrites_its_own_rejections_only(tmp_path: Path) -> None:
+    journal.write_rejections(tmp_path, "tokenize", [rejection("a", "tokenize")])
+    journal.write_rejections(tmp_path, "generate", [rejection("b"), rejection("c")])
+    journal.write_rejections(tmp_path, "generate", [rejection("c")])
+    assert [(item.stage, item.key) for item in journal.read_rejections(tmp_path)] == [
+        ("tokenize", "a"),
+        ("generate", "c"),
+    ]
+    first = (tmp_path / journal.REJECTED).read_text().splitlines()[0]
+    assert json.loads(first) == {"stage": "tokenize", "key": "a", "line": None, "reason": "x", "detail": "y"}
+    assert [path.name for path in tmp_path.iterdir()] == [journal.REJECTED]
+
+
+def test_shards_are_journals_too(tmp_path: Path) -> None:
+    for name in ("raw_responses.2-of-2.jsonl", "raw_responses.1-of-2.jsonl", "rejected.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    assert [path.name for path in journal.journal_paths(tmp_path)] == [
+        "raw_responses.1-of-2.jsonl",
+        "raw_responses.2-of-2.jsonl",
+    ]
