@@ -1,0 +1,250 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rawtokens import generation
+from rawtokens.errors import InputError, RunStopped
+from rawtokens.generation import Progress, Target, generate
+from rawtokens.journal import JOURNAL, read_rejections, read_responses
+from rawtokens.records import PROMPTS_SCHEMA, Response, Sampling
+
+URL = "http://one:30000"
+OUTPUT_IDS = [1008, 163607, 5, 163586]
+Handler = Callable[[dict[str, list[int]]], httpx.Response]
+
+
+def target(**changes: object) -> Target:
+    settings: dict[str, object] = {
+        "urls": (URL,),
+        "sampling": Sampling(max_new_tokens=16),
+        "stop_ids": (163586,),
+        "vocabulary_size": 163840,
+        "fingerprint": "f" * 16,
+        "patience_seconds": 0.0,
+    }
+    return Target(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def write_prompts(folder: Path, count: int, prompt_ids: list[int] | None = None) -> None:
+    ids = prompt_ids or [163587, 17, 163606]
+    row = {"turn": 0, "prompt_ids": ids, "prompt_tokens": len(ids), "thinking": "opened", "messages": "[]"}
+    row |= {"tools": "[]", "template_kwargs": "{}", "notices": []}
+    rows = [{"key": f"{number}#0", "source_id": str(number), **row} for number in range(count)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA), folder / "prompts.parquet")
+
+
+def answer(sent: dict[str, list[int]], **changes: object) -> httpx.Response:
+    meta: dict[str, object] = {
+        "id": "x",
+        "finish_reason": {"type": "stop", "matched": 163586},
+        "prompt_tokens": len(sent["input_ids"]),
+        "completion_tokens": len(OUTPUT_IDS),
+        "cached_tokens": 0,
+        "weight_version": "default",
+    }
+    return httpx.Response(200, json={"text": "", "output_ids": OUTPUT_IDS, "meta_info": {**meta, **changes}})
+
+
+def run(folder: Path, handler: Handler, *, window: int = 4, **changes: object) -> tuple[Progress, list[str]]:
+    """Generate over a fault-injecting transport; returns the counts and the routes that were asked, in order."""
+    routes: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        routes.append(request.url.path)
+        if request.url.path != "/generate":
+            return httpx.Response(200)
+        return handler(json.loads(request.content))
+
+    transport = httpx.MockTransport(handle)
+    return asyncio.run(generate(folder, target(**changes), window=window, transport=transport)), routes
+
+
+def records(folder: Path) -> list[Response]:
+    return list(read_responses(folder / JOURNAL))
+
+
+def test_every_prompt_and_sample_becomes_one_record(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 3)
+    progress, _ = run(tmp_path, answer, sampling=Sampling(samples_per_prompt=2))
+    assert sorted(item.key for item in records(tmp_path)) == ["0#0/0", "0#0/1", "1#0/0", "1#0/1", "2#0/0", "2#0/1"]
+    assert {tuple(item.output_ids) for item in records(tmp_path)} == {tuple(OUTPUT_IDS)}
+    assert {tuple(item.prompt_ids) for item in records(tmp_path)} == {(163587, 17, 163606)}
+    assert (progress.planned, progress.done, progress.rejected) == (6, 6, 0)
+
+
+def test_a_second_run_asks_only_for_what_is_missing(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 3)
+    run(tmp_path, answer)
+    kept = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    (tmp_path / JOURNAL).write_bytes(kept[0] + kept[2])
+    progress, routes = run(tmp_path, answer)
+    assert len(routes) == 1
+    assert (progress.present, progress.done) == (2, 1)
+    assert sorted(item.key for item in records(tmp_path)) == ["0#0/0", "1#0/0", "2#0/0"]
+
+
+def test_every_sampling_value_is_sent(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+    seen: list[dict[str, object]] = []
+
+    def handler(sent: dict[str, list[int]]) -> httpx.Response:
+        seen.append(sent)  # type: ignore[arg-type]
+        return answer(sent)
+
+    run(tmp_path, handler, sampling=Sampling(temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=9))
+    assert sorted(seen[0]) == ["input_ids", "rid", "sampling_params"]
+    assert seen[0]["sampling_params"] == {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "max_new_tokens": 9,
+        "min_new_tokens": 0,
+        "ignore_eos": False,
+        "stop_token_ids": [163586],
+        "n": 1,
+    }
+
+
+def test_a_seed_differs_by_key_and_is_the_same_again() -> None:
+    seeds = [generation._seeded(Sampling(seed=1), key).seed for key in ("a#0/0", "a#0/1", "a#0/0")]
+    assert seeds[0] == seeds[2] != seeds[1]
+    assert all(seed is not None and 0 <= seed < 2**31 for seed in seeds)
+
+
+FAULTS: dict[str, tuple[Handler, str, int]] = {
+    "cut prompt": (lambda sent: answer(sent, prompt_tokens=1), "prompt_tokens_differ", 5),
+    "count differs": (lambda sent: answer(sent, completion_tokens=3), "completion_tokens_differ", 5),
+    "stop id stripped": (
+        lambda sent: answer(sent, finish_reason={"type": "stop", "matched": 163585}),
+        "stop_id_missing",
+        5,
+    ),
+    "abort under 200": (lambda sent: answer(sent, finish_reason={"type": "abort", "message": "m"}), "aborted", 5),
+    "null finish reason": (lambda sent: answer(sent, finish_reason=None), "aborted", 5),
+    "truncated body": (lambda sent: httpx.Response(200, content=answer(sent).content[:-9]), "malformed_answer", 5),
+    "no JSON": (lambda sent: httpx.Response(200, text="<html>"), "malformed_answer", 5),
+    "server error": (lambda sent: httpx.Response(500, json={"error": {"message": "m"}}), "http_500", 5),
+    "bad request": (lambda sent: httpx.Response(400, json={"error": "m"}), "bad_request", 1),
+    "too long": (
+        lambda sent: httpx.Response(400, json={"object": "error", "message": "Requested token count exceeds the"}),
+        "context_exceeded",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_row_that_keeps_failing_is_rejected_and_the_run_goes_on(tmp_path: Path, name: str) -> None:
+    handler, reason, tries = FAULTS[name]
+    write_prompts(tmp_path, 2)
+    pq.write_table(
+        pa.concat_tables([pq.read_table(tmp_path / "prompts.parquet").slice(0, 1), _one_more(tmp_path)]),
+        tmp_path / "prompts.parquet",
+    )
+
+    def mostly(sent: dict[str, list[int]]) -> httpx.Response:
+        return handler(sent) if sent["input_ids"] == [163587, 99, 163606] else answer(sent)
+
+    progress, routes = run(tmp_path, mostly)
+    assert [item.key for item in records(tmp_path)] == ["0#0/0"]
+    assert [(item.key, item.reason) for item in read_rejections(tmp_path)] == [("bad#0/0", reason)]
+    assert routes.count("/generate") == tries + 1
+    assert (progress.done, progress.rejected) == (1, 1)
+    _, again = run(tmp_path, mostly)
+    assert again == []
+
+
+def _one_more(folder: Path) -> pa.Table:
+    row = pq.read_table(folder / "prompts.parquet").to_pylist()[0]
+    changed = {**row, "key": "bad#0", "source_id": "bad", "prompt_ids": [163587, 99, 163606]}
+    return pa.Table.from_pylist([changed], schema=PROMPTS_SCHEMA)
+
+
+STOPS: dict[str, tuple[Handler, str]] = {
+    "refused key": (lambda sent: httpx.Response(401, json={"error": "Unauthorized"}), "key_refused: Unauthorized"),
+    "NaN matched": (
+        lambda sent: answer(sent, finish_reason={"type": "stop", "matched": "NaN happened"}),
+        "nan_weights",
+    ),
+    "queue full": (lambda sent: httpx.Response(503, json={"detail": "no_available_workers"}), "no_available_workers"),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_what_no_retry_mends_stops_the_run_with_a_word(tmp_path: Path, name: str) -> None:
+    handler, words = STOPS[name]
+    write_prompts(tmp_path, 2)
+    with pytest.raises(RunStopped, match=words):
+        run(tmp_path, handler)
+    assert records(tmp_path) == []
+    assert read_rejections(tmp_path) == []
+
+
+def test_all_zero_ids_are_taken_for_nan_weights(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+
+    def zeros(sent: dict[str, list[int]]) -> httpx.Response:
+        body = json.loads(answer(sent, finish_reason={"type": "length", "length": 8}, completion_tokens=8).content)
+        return httpx.Response(200, json={**body, "output_ids": [0] * 8})
+
+    with pytest.raises(RunStopped, match="all 8 output ids are 0"):
+        run(tmp_path, zeros)
+
+
+def test_a_server_that_comes_back_within_the_patience_is_used_again(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 2)
+    calls: list[int] = []
+
+    def late(sent: dict[str, list[int]]) -> httpx.Response:
+        calls.append(1)
+        if len(calls) <= 2:
+            raise httpx.ConnectError("refused")
+        return answer(sent)
+
+    progress, _ = run(tmp_path, late, patience_seconds=60.0)
+    assert progress.done == 2
+
+
+def test_a_timed_out_request_is_aborted_before_it_is_tried_again(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+    calls: list[int] = []
+
+    def slow_once(sent: dict[str, list[int]]) -> httpx.Response:
+        calls.append(1)
+        if len(calls) == 1:
+            raise httpx.ReadTimeout("slow")
+        return answer(sent)
+
+    _, routes = run(tmp_path, slow_once)
+    assert routes == ["/generate", "/abort_request", "/generate"]
+    assert [(item.key, item.attempt) for item in records(tmp_path)] == [("0#0/0", 2)]
+
+
+@pytest.mark.parametrize("bad", [163840, -1, 2**31 - 1])
+def test_an_id_outside_the_vocabulary_is_never_sent(tmp_path: Path, bad: int) -> None:
+    write_prompts(tmp_path, 1, [163587, bad])
+    with pytest.raises(InputError, match=r"0\.\.163839"):
+        run(tmp_path, answer)
+
+
+def test_the_least_loaded_of_several_servers_is_asked(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 8)
+    urls = (URL, "http://two:30000")
+
+    async def after_a_moment(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.01)
+        return answer(json.loads(request.content))
+
+    transport = httpx.MockTransport(after_a_moment)
+    asyncio.run(generate(tmp_path, target(urls=urls), window=8, transport=transport))
+    assert [sum(item.server == url for item in records(tmp_path)) for url in urls] == [4, 4]
