@@ -29,7 +29,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tokenizer: str
     revision: str | None = None
     trust_remote_code: bool = False
-    template_kwargs: dict[str, Json] = {}
+    template_kwargs: dict[str, object] = {}  # JSON values
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,7 +122,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     if not path.exists():
         return {}
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=dict[str, Json])
+        manifest: dict[str, Json] = msgspec.json.decode(path.read_bytes(), type=dict)
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(f"{path} can't be read: {error}; restore it or give the run a new name") from error
     return manifest

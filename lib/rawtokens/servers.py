@@ -83,6 +83,7 @@ async def _get(client: httpx.AsyncClient, url: str, route: str) -> dict[str, Jso
     if reply.status_code != 200:
         return None
     try:
-        return msgspec.json.decode(reply.content, type=dict[str, Json])
+        content: dict[str, Json] = msgspec.json.decode(reply.content, type=dict)
     except msgspec.MsgspecError:
         return None
+    return content
