@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rawtokens import generation
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
@@ -113,12 +112,6 @@ def test_every_sampling_value_is_sent(tmp_path: Path) -> None:
         "stop_token_ids": [163586],
         "n": 1,
     }
-
-
-def test_a_seed_differs_by_key_and_is_the_same_again() -> None:
-    seeds = [generation._seeded(Sampling(seed=1), key).seed for key in ("a#0/0", "a#0/1", "a#0/0")]
-    assert seeds[0] == seeds[2] != seeds[1]
-    assert all(seed is not None and 0 <= seed < 2**31 for seed in seeds)
 
 
 FAULTS: dict[str, tuple[Handler, str, int]] = {

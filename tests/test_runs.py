@@ -5,7 +5,7 @@ import pytest
 
 from rawtokens import runs
 from rawtokens.engines.sglang import ServerFacts
-from rawtokens.errors import InputError, ResumeError
+from rawtokens.errors import InputError, ResumeError, ServerError
 from rawtokens.records import Json, Sampling
 
 SMALLEST = "run: demo\nmodel: {tokenizer: org/model}\ndatasets:\n  B1: {prompts: prompts.json}\n"
@@ -21,13 +21,12 @@ def write(folder: Path, text: str) -> Path:
 def tokenized(folder: Path, **changes: Json) -> None:
     """A manifest as stage 01 writes it."""
     part: dict[str, Json] = {"tokenizer": "demo", "tokenizer_sha256": "a", "template_kwargs": {}, **changes}
+    part |= {"vocabulary_size": 163840, "stop_ids": [163586]}
     (folder / runs.MANIFEST).write_bytes(msgspec.json.encode(part))
 
 
 def generating(folder: Path, facts: ServerFacts = FACTS, sampling: Sampling | None = None) -> str:
-    return runs.record_generating(
-        folder, facts, sampling or Sampling(), stop_ids=(163586,), versions={"rawtokens": "1"}
-    )
+    return runs.record_generating(folder, facts, sampling or Sampling())
 
 
 def test_every_key_but_three_has_a_default(tmp_path: Path) -> None:
@@ -115,3 +114,10 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / runs.MANIFEST).write_text("{")
     with pytest.raises(InputError, match=r"run\.json can't be read"):
         runs.read_manifest(tmp_path)
+
+
+def test_a_server_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    with pytest.raises(ServerError, match="vocabulary has 32000 ids, the tokenizer's model 163840"):
+        generating(tmp_path, msgspec.structs.replace(FACTS, vocabulary_size=32000))
+    assert "fingerprint" not in runs.read_manifest(tmp_path)

@@ -40,3 +40,8 @@ class LockedError(RawTokensError):
 
 class ResumeError(InputError):
     """The run on disk was made with other settings that change ids; the message lists the differences."""
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 300 characters; its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

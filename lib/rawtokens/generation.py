@@ -7,7 +7,6 @@ like on the wire (engines do) nor whether it is a good one (verification does).
 """
 
 import asyncio
-import hashlib
 import random
 import time
 import uuid
@@ -22,7 +21,7 @@ from .engines import sglang
 from .engines.sglang import Answer, Failure
 from .errors import RunStopped
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
-from .prompts import read_prompts
+from .planned import Request, planned_requests, seeded
 from .records import Rejection, Response, Sampling
 from .servers import generate_client
 
@@ -48,13 +47,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.present + self.done} of {self.planned} generated, {self.rejected} rejected, "
             f"{self.in_flight} in flight, {self.ids_per_second:,.0f} ids/s, {self.seconds:,.0f} s"
         )
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation to make."""
-
-    key: str  # SOURCE_ID#TURN/SAMPLE
-    prompt_ids: list[int]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +80,7 @@ async def generate(
     with open_journal(folder / JOURNAL) as journal:
         async with generate_client(window, api_key=api_key, transport=transport) as client:
             run = _Run(folder, journal, client, target)
-            requests = run.missing()
+            requests = run.requests()
             workers = [asyncio.create_task(run.work(requests)) for _ in range(window)]
             reporter = asyncio.create_task(run.report(on_progress))
             try:
@@ -114,16 +106,14 @@ class _Run:
         self.planned = self.present = self.done = self.ids = 0
         self.started = self.answered_at = time.monotonic()
 
-    def missing(self) -> Iterator[Request]:
-        """Requests whose key stands neither in the journal nor among the rejections, read lazily."""
-        for row in read_prompts(self.folder, ["key", "prompt_ids"]):
-            for sample in range(self.target.sampling.samples_per_prompt):
-                key = f"{row['key']}/{sample}"
-                self.planned += 1
-                if key in self.journal.known_keys:
-                    self.present += 1
-                elif key not in self.rejections:
-                    yield msgspec.convert({"key": key, "prompt_ids": row["prompt_ids"]}, Request)
+    def requests(self) -> Iterator[Request]:
+        """What is missing, counted on the way; read lazily, so that a million prompts take no memory."""
+        for request in planned_requests(self.folder, self.target.sampling.samples_per_prompt):
+            self.planned += 1
+            if request.key in self.journal.known_keys:
+                self.present += 1
+            elif request.key not in self.rejections:
+                yield request
 
     async def work(self, requests: Iterator[Request]) -> None:
         for request in requests:
@@ -159,7 +149,7 @@ class _Run:
         rid = uuid.uuid4().hex
         body = sglang.request_body(
             request.prompt_ids,
-            _seeded(self.target.sampling, request.key),
+            seeded(self.target.sampling, request.key),
             stop_ids=self.target.stop_ids,
             rid=rid,
             vocabulary_size=self.target.vocabulary_size,
@@ -225,14 +215,6 @@ class _Run:
             write_rejections(self.folder, "generate", list(self.rejections.values()))
             if on_progress:
                 on_progress(self.progress())
-
-
-def _seeded(sampling: Sampling, key: str) -> Sampling:
-    """A seed of its own for every key, so that samples of one prompt differ and a rerun asks the same."""
-    if sampling.seed is None:
-        return sampling
-    digest = hashlib.sha256(f"{sampling.seed} {key}".encode()).digest()
-    return msgspec.structs.replace(sampling, seed=int.from_bytes(digest[:4], "big") >> 1)
 
 
 def _response(

@@ -7,6 +7,7 @@ module does not know how a prompt file looks (conversations do) nor what the mod
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import msgspec
@@ -14,18 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .conversations import read_conversations
-from .errors import InputError, RunStopped
+from .errors import InputError, RunStopped, one_line
 from .journal import write_rejections
 from .markers import thinking_mode
 from .records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
-from .target_tokenizer import Tokenizer, one_line
+
+if TYPE_CHECKING:
+    from .target_tokenizer import Tokenizer
 
 PROMPTS = "prompts.parquet"
 _BATCH = 1000
 
 
 def tokenize_conversation(
-    conversation: Conversation, tokenizer: Tokenizer, *, template_kwargs: Mapping[str, Json] | None = None
+    conversation: Conversation, tokenizer: "Tokenizer", *, template_kwargs: Mapping[str, Json] | None = None
 ) -> Prompt | Rejection:
     """One conversation as a prompt, or the reason why it is none."""
     arguments = {**(template_kwargs or {}), **conversation.template_kwargs}
@@ -62,7 +65,7 @@ def tokenize_conversation(
 def tokenize_file(
     path: Path,
     folder: Path,
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     *,
     prompt_format: str = "auto",
     limit: int | None = None,
@@ -131,7 +134,7 @@ def _table(prompts: Sequence[Prompt]) -> pa.Table:
     return pa.Table.from_pylist([msgspec.structs.asdict(prompt) for prompt in prompts], schema=PROMPTS_SCHEMA)
 
 
-def _control_text(conversation: Conversation, tokenizer: Tokenizer) -> str:
+def _control_text(conversation: Conversation, tokenizer: "Tokenizer") -> str:
     """The first special token that a message's own text spells out; the encoder would make a control id of it."""
     special = [text for text in tokenizer.encoder.all_special_tokens if text]
     names = sorted({*special, *tokenizer.markers.names.values()}, key=len, reverse=True)

@@ -8,16 +8,20 @@ and samples_per_prompt change no id and stay outside. This module does not know 
 import hashlib
 import re
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
 from .engines.sglang import ServerFacts, sampling_parameters
-from .errors import InputError, ResumeError
+from .errors import InputError, ResumeError, ServerError
 from .journal import write_atomically
 from .records import Json, Sampling
-from .target_tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .target_tokenizer import Tokenizer
 
 MANIFEST = "run.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -128,28 +132,51 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     return manifest
 
 
-def record_tokenizing(folder: Path, tokenizer: Tokenizer, template_kwargs: Mapping[str, Json]) -> None:
+def record_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> None:
     """Write stage 01's part of the manifest.
 
     Raises ResumeError where responses stand in the folder that were generated from other prompts' ids.
     """
-    part: dict[str, Json] = {**tokenizer.identity, "template_kwargs": dict(template_kwargs)}
+    part: dict[str, Json] = {
+        **tokenizer.identity,
+        "template_kwargs": dict(template_kwargs),
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "stop_ids": [tokenizer.markers.turn_end],
+    }
     manifest = read_manifest(folder)
     if "fingerprint" in manifest:
         _guard(folder, manifest, part)
     _write(folder, {**manifest, **part})
 
 
-def record_generating(
-    folder: Path, facts: ServerFacts, sampling: Sampling, *, stop_ids: tuple[int, ...], versions: Mapping[str, str]
-) -> str:
+class Tokenized(msgspec.Struct, frozen=True):
+    """What stage 02 needs to know of stage 01's tokenizer."""
+
+    vocabulary_size: int
+    stop_ids: tuple[int, ...]
+
+
+def read_tokenized(folder: Path) -> Tokenized:
+    """Stage 01's facts from the manifest. Raises InputError where that stage has not run."""
+    try:
+        return msgspec.convert(read_manifest(folder), Tokenized)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{folder / MANIFEST} does not say how the prompts were made; run stage 01 first") from error
+
+
+def record_generating(folder: Path, facts: ServerFacts, sampling: Sampling) -> str:
     """Write stage 02's part of the manifest at the first start, and return the run's fingerprint.
 
-    A later start must agree with it. Raises ResumeError with the differences where it does not.
+    A later start must agree with it. Raises ResumeError with the differences where it does not, and ServerError
+    where the server's vocabulary is another one than the tokenizer folder's.
     """
+    tokenized = read_tokenized(folder)
     manifest = read_manifest(folder)
-    if "tokenizer_sha256" not in manifest:
-        raise InputError(f"{folder / MANIFEST} does not say how the prompts were made; run stage 01 first")
+    if facts.vocabulary_size and facts.vocabulary_size != tokenized.vocabulary_size:
+        raise ServerError(
+            f"the server's vocabulary has {facts.vocabulary_size} ids, the tokenizer's model has "
+            f"{tokenized.vocabulary_size}; use the tokenizer of the model that is served, or another server"
+        )
     part: dict[str, Json] = {
         "engine": facts.engine,
         "engine_version": facts.version,
@@ -157,7 +184,7 @@ def record_generating(
         "weight_version": facts.weight_version,
         "dtype": facts.dtype,
         "quantization": facts.quantization,
-        "sampling": sampling_parameters(sampling, stop_ids=stop_ids),
+        "sampling": sampling_parameters(sampling, stop_ids=tokenized.stop_ids),
     }
     known = manifest.get("fingerprint")
     if isinstance(known, str):
@@ -166,7 +193,8 @@ def record_generating(
     covered = {name: value for name, value in {**manifest, **part}.items() if name not in _OUTSIDE}
     fingerprint = hashlib.sha256(msgspec.json.encode(covered, order="sorted")).hexdigest()[:16]
     server = msgspec.to_builtins(facts)
-    _write(folder, {**manifest, **part, "server": server, "versions": dict(versions), "fingerprint": fingerprint})
+    versions = {name: metadata.version(name) for name in ("rawtokens", "transformers", "tokenizers")}
+    _write(folder, {**manifest, **part, "server": server, "versions": versions, "fingerprint": fingerprint})
     return fingerprint
 
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
-from .errors import TokenizerError
+from .errors import TokenizerError, one_line
 from .markers import Markers, find_markers
 from .records import Json
 
@@ -147,8 +147,3 @@ def _tokenizer_hash(encoder: PreTrainedTokenizerBase) -> str:
 
 def _looks_like_path(name: str) -> bool:
     return Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.count("/") != 1
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error's message, at most 300 characters; its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
