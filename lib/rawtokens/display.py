@@ -8,6 +8,7 @@ module does not know what a figure means, and nothing here reads a file.
 import base64
 import io
 import math
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,8 @@ COMPLETED = "rawtokens: completed "
 
 SVG_LIMIT = 150_000  # bytes; a larger drawing becomes a PNG, so that a report of ten figures stays under 1 MB
 TEXT_LIMIT = 6_000  # characters of one text that a page shows
+
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 
 Label = Literal["prompt", "reasoning", "answer", "tool call", "marker", "other"]
 _COLOURS: dict[str, tuple[str, str]] = {  # border, background: all with black text on top
@@ -78,14 +81,23 @@ def show_sample(segments: Iterable[tuple[Label, str]], *, caption: str) -> None:
 def printable(text: str, *, limit: int = TEXT_LIMIT) -> str:
     """`text` fit to be looked at: at most `limit` characters, with everything invisible made visible.
 
-    Control characters become their symbols (NUL is ␀, escape is ␛), direction overrides, zero-width characters and
-    lone surrogates their number (⟨U+202E⟩). What is left out of a long text is counted in its place.
+    Control characters, direction overrides, zero-width characters and lone surrogates become their number, such as
+    ⟨U+202E⟩ (fonts that have the symbols ␀ and ␛ are rare). What is left out of a long text is counted in its place.
     """
-    if len(text) > limit:
-        head, tail = limit * 2 // 3, limit // 3
-        left_out = f"\n[... {len(text) - head - tail:,} characters left out ...]\n"
-        return printable(text[:head]) + left_out + printable(text[-tail:])
-    return "".join(map(_visible, text))
+    return visible(shortened(text, limit))
+
+
+def shortened(text: str, limit: int) -> str:
+    """Head and tail of a text longer than `limit` characters, with the number left out in between."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit // 3
+    return f"{text[:head]}\n[... {len(text) - head - tail:,} characters left out ...]\n{text[-tail:]}"
+
+
+def visible(text: str) -> str:
+    """`text` in full, its invisible characters made visible as `printable` says."""
+    return _UNUSUAL.sub(lambda match: _visible(match[0]), text)
 
 
 def figure_html(figure: "Figure", *, alt: str, caption: str, image: Literal["svg", "png"] = "svg") -> str:
@@ -158,7 +170,9 @@ def _drawn(figure: "Figure", kind: Literal["svg", "png"]) -> bytes:
 
 def _table_cell(value: object, form: str | None) -> str:
     text = form.format(value) if form and not _missing(value) else _cell(value)
-    style = ' style="text-align:right"' if isinstance(value, Real) and not isinstance(value, bool) else ""
+    style = (
+        ' class="number" style="text-align:right"' if isinstance(value, Real) and not isinstance(value, bool) else ""
+    )
     return f"<td{style}>{escape(text)}</td>"
 
 
@@ -182,11 +196,6 @@ def _missing(value: object) -> bool:
 
 def _visible(character: str) -> str:
     # The joiners stay: emoji and several scripts are written with them.
-    if character in "\n\t\u200c\u200d" or (character.isascii() and character.isprintable()):
+    if character in "\u200c\u200d" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
         return character
-    if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-        return character
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨U+{ord(character):04X}⟩"

@@ -1,0 +1,162 @@
+"""One papermill execution: the kernel that it runs in, the signals that reach it, the lines that it prints.
+
+papermill and nbclient run a notebook synchronously without any signal handler, and take whichever kernelspec named
+python3 comes first on Jupyter's path; here the kernel is the Python that runs this. It dies with this process: within
+a second, by kill -9 too, through ipykernel's parent poller, which jupyter_client tells our process id. This module
+does not know what a notebook holds, nor whether its outcome is good.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+import papermill
+import zmq
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+
+from .display import shortened
+from .errors import RunStopped
+
+START_SECONDS = 300  # a kernel needs 2 s on an idle machine; two busy cores have taken more than a minute
+START_TRIES = 3  # another process can take the ports between their choice and the kernel's start
+STOP_SECONDS = 30  # from SIGINT or SIGTERM until the kernel is killed
+LINE_LIMIT = 2000  # characters of a printed line that are passed on
+
+Parameter = str | int | float | bool
+
+
+def literal_path(path: Path) -> str:
+    """A path as papermill takes it: it fills in braces as str.format does."""
+    return str(path.resolve()).replace("{", "{{").replace("}", "}}")
+
+
+class _Kernel(AsyncKernelManager):
+    """The kernel of a run: this very Python, whatever kernelspec named python3 the machine has elsewhere."""
+
+    latest: ClassVar["_Kernel | None"] = None
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        if self.has_trait("transport_encryption") and zmq.has("curve"):
+            self.transport_encryption = "auto"  # else ipykernel 7.4 warns of plain text on every start
+        type(self).latest = self
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        spec = KernelSpec(**get_kernel_dict())  # ipykernel's own: its argv begins with sys.executable
+        spec.env = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # else the debugger warns on every start
+        return spec
+
+    def send(self, number: int) -> None:
+        """Send a signal to the kernel and its children: it leads a process group of its own."""
+        process = getattr(self.provisioner, "process", None)
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+
+class KernelRun:
+    """One execution: whether its kernel was ready, which signal came, the line that is being printed."""
+
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+        self.on_line = on_line
+        self.ready = False
+        self.signal_name = ""
+        self.unfinished_line = ""
+
+    def execute(self, notebook: Path, running: Path, parameters: Mapping[str, Parameter]) -> Exception | None:
+        """Run papermill into `running`; what went wrong is returned, for the notebook is rendered all the same."""
+        logging.getLogger("papermill").addHandler(logging.NullHandler())  # else its warnings go to standard error
+        for attempt in range(1, START_TRIES + 1):
+            try:
+                with self._signals():
+                    self._papermill(notebook, running, parameters)
+                return None
+            except (Exception, KeyboardInterrupt) as error:
+                failed_to_start = not self.ready and not self.signal_name and isinstance(error, RuntimeError)
+                if not failed_to_start or attempt == START_TRIES:
+                    return error if isinstance(error, Exception) else RunStopped("stopped")
+        return None
+
+    def _papermill(self, notebook: Path, running: Path, parameters: Mapping[str, Parameter]) -> None:
+        try:
+            papermill.execute_notebook(
+                literal_path(notebook),
+                literal_path(running),
+                dict(parameters),
+                kernel_name="python3",
+                language="python",
+                progress_bar=False,
+                start_timeout=START_SECONDS,
+                iopub_timeout=120,  # nbclient's 4 s fail on a busy machine
+                coalesce_streams=True,
+                kernel_manager_class=_Kernel,
+                on_notebook_start=self._started,
+                on_cell_start=self._cell_starts,
+                stdout_file=self,
+                stderr_file=self,
+            )
+        finally:
+            if _Kernel.latest:  # papermill shuts it down, but not where an interrupt came while it started
+                _Kernel.latest.send(signal.SIGKILL)
+            if self.unfinished_line:
+                self.write("\n")
+
+    def write(self, text: str) -> None:
+        """What papermill calls with printed text, in pieces of any size."""
+        *lines, self.unfinished_line = (self.unfinished_line + text).replace("\r", "\n").split("\n")
+        for line in lines:
+            if line and self.on_line:
+                self.on_line(shortened(line, LINE_LIMIT))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def _started(self, **_: object) -> None:
+        self.ready = True
+
+    def _cell_starts(self, **_: object) -> None:
+        if self.signal_name:  # it came between two cells, where a kernel ignores SIGINT
+            raise RunStopped(f"stopped by {self.signal_name}")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Pass SIGINT and SIGTERM to the kernel as SIGINT; kill it at the second one, or when it takes too long."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        timers: list[threading.Timer] = []
+
+        def kill() -> None:
+            if _Kernel.latest:
+                _Kernel.latest.send(signal.SIGKILL)
+
+        def forward(number: int, _: FrameType | None) -> None:
+            if self.signal_name:
+                kill()
+                return
+            self.signal_name = signal.Signals(number).name
+            if not self.ready:
+                raise KeyboardInterrupt
+            if _Kernel.latest:
+                _Kernel.latest.send(signal.SIGINT)
+            timers.append(threading.Timer(STOP_SECONDS, kill))
+            timers[-1].daemon = True
+            timers[-1].start()
+
+        before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for timer in timers:
+                timer.cancel()

@@ -1,0 +1,123 @@
+"""Whether a stage has to run again: a digest of what it was made from, kept beside its executed notebook.
+
+A stage is current where its notebook's code, the kit's own sources, the versions of the libraries it stands on, the
+parameters that matter and its input files are what they were, and its output files are as it left them. Files
+up to 64 MiB are compared by content, larger ones by size and time of change. This module does not know which
+parameters matter nor which files a stage reads and writes; the caller says so.
+"""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import nbformat
+
+from . import __version__
+
+HASHED_WHOLE = 64 * 1024 * 1024  # bytes; reading more than that would cost more than it saves
+
+
+class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage was made from and what it left; `outputs` maps a path, relative to the record, to its state."""
+
+    stage: str
+    digest: str
+    outputs: dict[str, str]
+    finished_at: str  # ISO 8601, UTC
+
+
+def stage_digest(
+    notebook: Path, parameters: Mapping[str, str | int | float | bool], input_files: Iterable[Path]
+) -> str:
+    """A digest of everything that decides what a stage makes, as hex.
+
+    `parameters` are those that matter: leave out what changes no output (a progress interval, server addresses).
+    Input files count by their order, not by their path; one that doesn't exist counts as missing.
+    """
+    code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    parts = [
+        code,
+        sorted(parameters.items()),
+        [file_state(path) for path in input_files],
+        _kit_digest(),
+    ]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def file_state(path: Path) -> str:
+    """`sha256:...` of a file up to 64 MiB, `size:...,changed:...` (nanoseconds) of a larger one, or `missing`."""
+    if not path.is_file():
+        return "missing"
+    facts = path.stat()
+    if facts.st_size > HASHED_WHOLE:
+        return f"size:{facts.st_size},changed:{facts.st_mtime_ns}"
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def record_path(executed: Path) -> Path:
+    """Where the record of an executed notebook lies: beside it, as `NN_name.stage.json`."""
+    return executed.with_suffix(".stage.json")
+
+
+def write_stage_record(executed: Path, *, digest: str, outputs: Iterable[Path]) -> None:
+    """Record that the stage finished. `outputs` are the files it wrote, its executed notebook and report too."""
+    path = record_path(executed)
+    record = StageRecord(
+        stage=executed.stem,
+        digest=digest,
+        outputs={os.path.relpath(output, path.parent): file_state(output) for output in outputs},
+        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
+    unfinished.replace(path)
+
+
+def read_stage_record(executed: Path) -> StageRecord | None:
+    """The record of an executed notebook; None where there is none or it is damaged, for then the stage runs."""
+    try:
+        return msgspec.json.decode(record_path(executed).read_bytes(), type=StageRecord)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def forget_stage(executed: Path) -> None:
+    """Remove the record, before a stage runs: a run that is cut off must not look finished."""
+    record_path(executed).unlink(missing_ok=True)
+
+
+def is_current(executed: Path, *, digest: str) -> bool:
+    """True where the stage finished with this digest and every file that it left is still as it was."""
+    record = read_stage_record(executed)
+    if record is None or record.digest != digest:
+        return False
+    folder = record_path(executed).parent
+    return all(state != "missing" and file_state(folder / name) == state for name, state in record.outputs.items())
+
+
+@cache
+def _kit_digest() -> str:
+    """The kit's files, its version, Python's, and those of the libraries that it names as dependencies."""
+    package = Path(__file__).parent
+    files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    sources = [(path.relative_to(package).as_posix(), file_state(path)) for path in files]
+    return hashlib.sha256(msgspec.json.encode([__version__, sys.version, _library_versions(), sources])).hexdigest()
+
+
+def _library_versions() -> list[tuple[str, str]]:
+    versions = []
+    for requirement in metadata.requires("rawtokens") or []:
+        name = re.split(r"[^\w.-]", requirement)[0]
+        try:
+            versions.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:  # an extra that isn't installed
+            continue
+    return sorted(versions)
