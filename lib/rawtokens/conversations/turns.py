@@ -1,0 +1,55 @@
+"""Which turn is asked, and whether what leads to it can be rendered.
+
+turns="last": the final user (or tool) turn is to be answered. This module does not know any format.
+"""
+
+import json
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ..records import Conversation
+from .rows import BadRow
+
+ROLES = ("system", "user", "assistant", "tool")
+ASKED = ("user", "tool")
+
+
+def last_turn(roles: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """How many turns to keep, so that the last one is to be answered, and the notices.
+
+    A final assistant turn goes without a notice: it is the answer that the target gives anew. It is cut before
+    it is parsed, so that a broken old answer costs no prompt. Raises BadRow("no_user_turn").
+    """
+    count = max((index + 1 for index, role in enumerate(roles) if role in ASKED), default=0)
+    if count == 0:
+        raise BadRow("no_user_turn", f"none of the {len(roles)} turns is by a user or a tool")
+    notices = []
+    if next(role for role in roles if role != "system") == "assistant":
+        notices.append("leading_assistant")
+    if list(roles[count:]) not in ([], ["assistant"]):
+        notices.append("several_turns_after_the_last")
+    return count, tuple(notices)
+
+
+def checked(conversation: Conversation) -> Conversation:
+    """The conversation with notices on odd turns. Raises BadRow for what no template and no tokenizer can take."""
+    try:
+        parts = [conversation.messages, conversation.tools]
+        json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        detail = "a lone surrogate, or a byte that is not UTF-8, stands in the messages or the tools"
+        raise BadRow("lone_surrogate", detail) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRow("bad_value", f"the messages or the tools hold what JSON can't: {str(error)[:80]}") from error
+    texts = [str(message["content"]) for message in conversation.messages]
+    last = conversation.messages[-1]
+    if last["role"] == "user" and not texts[-1].strip():
+        raise BadRow("empty_prompt", "the turn to be answered is empty or whitespace")
+    notices = list(conversation.notices)
+    if any("\0" in text for text in texts):
+        notices.append("nul_character")
+    spoken = [str(message["content"]) for message in conversation.messages if not message.get("tool_calls")]
+    if not all(text.strip() for text in spoken):
+        notices.append("empty_turn")
+    return replace(conversation, notices=tuple(notices))
