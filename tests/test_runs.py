@@ -118,6 +118,6 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
 
 def test_a_server_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     tokenized(tmp_path)
-    with pytest.raises(ServerError, match="vocabulary has 32000 ids, the tokenizer's model 163840"):
+    with pytest.raises(ServerError, match="vocabulary has 32000 ids, the tokenizer's model has 163840"):
         generating(tmp_path, msgspec.structs.replace(FACTS, vocabulary_size=32000))
     assert "fingerprint" not in runs.read_manifest(tmp_path)

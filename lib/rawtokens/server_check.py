@@ -36,15 +36,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     to_do: str = ""
 
 
-class TwoVoices(msgspec.Struct, frozen=True, kw_only=True):
-    """The same question asked as ids and as chat: what /generate gives, and what the chat endpoint leaves of it."""
-
-    prompt_ids: list[int]
-    output_ids: list[int]
-    chat_content: str
-    chat_reasoning: str | None
-
-
 async def check_server(
     url: str,
     tokenizer: Tokenizer,
@@ -63,7 +54,7 @@ async def check_server(
         prompt_ids = tokenizer.prompt_ids(
             [{"role": "user", "content": GOLDEN_QUESTION}], template_kwargs=template_kwargs
         )
-        answer = await _ask(client, url, prompt_ids, tokenizer)
+        answer = await ask(client, url, prompt_ids, tokenizer)
     return [*checks, *_answer_checks(prompt_ids, answer, tokenizer)]
 
 
@@ -77,36 +68,6 @@ def require_no_failure(url: str, checks: Sequence[Check]) -> None:
     failed = [check for check in checks if check.status == "fail"]
     if failed:
         raise ServerError(f"{url} fails the check {failed[0].check!r}: {failed[0].seen}; {failed[0].to_do}")
-
-
-async def ask_both_ways(
-    url: str, tokenizer: Tokenizer, *, question: str = GOLDEN_QUESTION, max_new_tokens: int = 150, api_key: str = ""
-) -> TwoVoices:
-    """Ask one question at temperature 0 through /generate and through /v1/chat/completions.
-
-    Raises ServerError where either does not answer.
-    """
-    prompt_ids = tokenizer.prompt_ids([{"role": "user", "content": question}])
-    async with generate_client(4, api_key=api_key) as client:
-        answer = await _ask(client, url, prompt_ids, tokenizer, max_new_tokens=max_new_tokens)
-        if isinstance(answer, Failure):
-            raise ServerError(f"{url}/generate: {answer.reason}: {answer.detail}")
-        body = {
-            "model": "default",
-            "messages": [{"role": "user", "content": question}],
-            "temperature": 0.0,
-            "max_tokens": max_new_tokens,
-        }
-        reply = await client.post(f"{url}/v1/chat/completions", json=body, timeout=300.0)
-    if reply.status_code != 200:
-        raise ServerError(f"{url}/v1/chat/completions: {sglang.error_text(reply.content)}")
-    message = msgspec.json.decode(reply.content)["choices"][0]["message"]
-    return TwoVoices(
-        prompt_ids=prompt_ids,
-        output_ids=answer.output_ids,
-        chat_content=message.get("content") or "",
-        chat_reasoning=message.get("reasoning_content"),
-    )
 
 
 def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
@@ -172,9 +133,10 @@ async def _tokenizer_check(client: httpx.AsyncClient, url: str, tokenizer: Token
     return Check(check=name, status="pass", seen=f"{len(PROBES)} probe texts encoded alike")
 
 
-async def _ask(
+async def ask(
     client: httpx.AsyncClient, url: str, prompt_ids: list[int], tokenizer: Tokenizer, *, max_new_tokens: int = 150
 ) -> Answer | Failure:
+    """One generation at temperature 0 through /generate, checked."""
     body = sglang.request_body(
         prompt_ids,
         Sampling(temperature=0.0, max_new_tokens=max_new_tokens),

@@ -1,0 +1,161 @@
+"""The command `rawtokens`: one line on standard error and exit code 1 or 2 for everything a user can cause."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import InputError, RawTokensError, RunStopped
+
+ROOT = Path(__file__).parents[2]
+DEMO_MODEL = ROOT / ".demo-model"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code: 0 done, 1 stopped and can be resumed, 2 bad input."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        code: int = options.command(options)
+    except RawTokensError as error:
+        print(f"rawtokens: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("rawtokens: stopped; run the same command to go on", file=sys.stderr)
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rawtokens", description="Capture what a reasoning model said, as token ids.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="execute a run file's notebooks, from prompts to report")
+    run.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    run.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
+    run.add_argument("--stage", metavar="NN", help="this stage alone: 00, 01, 02, 03 or 04")
+    run.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
+    run.add_argument("--demo-server", action="store_true", help="start the demo's server where one is needed")
+    run.set_defaults(command=_run)
+
+    status = commands.add_parser("status", help="what of a run is there, and what is missing")
+    status.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    status.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
+    status.set_defaults(command=_status)
+
+    check = commands.add_parser("check-server", help="is this server faithful?")
+    check.add_argument("url", metavar="URL")
+    check.add_argument("--tokenizer", default=str(DEMO_MODEL), help="folder or hub id (default: the demo's)")
+    check.add_argument("--revision", default="", help="hub revision of the tokenizer")
+    check.add_argument("--trust-remote-code", action="store_true", help="run the hub repository's own Python")
+    check.add_argument("--api-key-env", default="", metavar="NAME", help="environment variable that holds the key")
+    check.set_defaults(command=_check_server)
+
+    serve = commands.add_parser("serve-demo", help="the demo's model on a real SGLang server, on the CPU")
+    serve.add_argument("--port", type=int, default=30000)
+    serve.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="DIR", help="a model folder (default: demo's)")
+    serve.set_defaults(command=_serve_demo)
+
+    model = commands.add_parser("demo-model", help="write the demo's model and the real Kimi tokenizer")
+    model.add_argument("directory", type=Path, metavar="DIR")
+    model.set_defaults(command=_demo_model)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .pipeline import NOTEBOOKS, Plan, notebooks_folder, run_stages
+    from .runs import load_run_file
+
+    settings = load_run_file(options.run_file)
+    datasets = tuple(options.dataset or settings.datasets)
+    for name in datasets:
+        if name not in settings.datasets:
+            raise InputError(f"{options.run_file} has no data set {name!r}; it has {', '.join(settings.datasets)}")
+    if options.stage is not None and options.stage not in NOTEBOOKS:
+        raise InputError(f"there is no stage {options.stage!r}; stages are {', '.join(NOTEBOOKS)}")
+    plan = Plan(
+        settings=settings,
+        run_folder=(options.outputs / settings.run).resolve(),
+        notebooks=notebooks_folder(options.run_file),
+        datasets=datasets,
+        stages=(options.stage,) if options.stage else tuple(NOTEBOOKS),
+        one_stage=options.stage is not None,
+    )
+    index = run_stages(plan, start_server=_demo_server if options.demo_server else None)
+    from .run_index import run_table
+
+    print(f"\n{run_table(plan.run_folder, datasets=datasets)}\n\nreport: {index}")
+    return 0
+
+
+@contextmanager
+def _demo_server() -> Iterator[Callable[[], str]]:
+    """Start the demo's server in the background; what is given waits until it answers and returns its URL."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from .demo.server import start_demo_server
+
+    with ThreadPoolExecutor(1) as threads:
+        print("demo server: starting")
+        server = threads.submit(start_demo_server, DEMO_MODEL, log_path=ROOT / "outputs" / "demo-server.log")
+        try:
+            yield lambda: server.result().url
+        finally:
+            server.result().stop()
+
+
+def _status(options: argparse.Namespace) -> int:
+    from .journal import journal_paths, read_keys, read_rejections
+    from .planned import count_missing
+    from .prompts import PROMPTS
+    from .runs import load_run_file
+
+    settings = load_run_file(options.run_file)
+    for name in settings.datasets:
+        folder = options.outputs / settings.run / name
+        if not (folder / PROMPTS).exists():
+            print(f"{name}: no prompts yet; stage 01 has not run")
+            continue
+        generated = sum(1 for path in journal_paths(folder) for _ in read_keys(path))
+        missing = count_missing(folder, settings.sampling.samples_per_prompt)
+        print(f"{name}: {generated} generated, {missing} missing, {len(read_rejections(folder))} rejected")
+    return 0
+
+
+def _check_server(options: argparse.Namespace) -> int:
+    from .server_check import check_server, checks_table
+    from .servers import api_key_from
+    from .target_tokenizer import load_tokenizer
+
+    key = api_key_from(options.api_key_env)
+    tokenizer = load_tokenizer(
+        options.tokenizer, revision=options.revision, trust_remote_code=options.trust_remote_code
+    )
+    checks = asyncio.run(check_server(options.url.rstrip("/"), tokenizer, api_key=key))
+    print(checks_table(checks).to_string(index=False))
+    return 1 if any(check.status == "fail" for check in checks) else 0
+
+
+def _serve_demo(options: argparse.Namespace) -> int:
+    from .demo.server import serve_in_foreground
+
+    return serve_in_foreground(options.model, port=options.port)
+
+
+def _demo_model(options: argparse.Namespace) -> int:
+    from .demo.model import write_demo_model
+
+    write_demo_model(options.directory)
+    print(f"demo model: {options.directory}")
+    return 0
+
+
+def _stop(number: int, _: object) -> None:
+    raise RunStopped(f"stopped by {signal.Signals(number).name}; run the same command to go on")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The stages of a run in order, each a notebook; what is current is not run again.
+
+`notebooks_folder` holds the notebooks, `run_stages` executes them for every data set and writes the index. This
+module does not know what a notebook does, nor how a demo server is started: the caller passes that in.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import msgspec
+
+from .errors import InputError, TokenizerError
+from .journal import JOURNAL, journal_paths, lock
+from .planned import count_missing
+from .prompts import PROMPTS
+from .runs import RunFile
+
+Scalar = str | int | float | bool
+
+NOTEBOOKS = {
+    "00": "00_check_server",
+    "01": "01_tokenize_prompts",
+    "02": "02_generate_responses",
+    "03": "03_verify_responses",
+    "04": "04_report_token_statistics",
+}
+_TITLES = {
+    "00": "Check a server",
+    "01": "Tokenize prompts",
+    "02": "Generate responses",
+    "03": "Verify responses",
+    "04": "Report token statistics",
+}
+# They change no output: where a run lies, which servers answer, how many requests are in flight.
+_IMMATERIAL = ("output_dir", "urls", "api_key_env", "max_in_flight", "prompts")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run_stages` is to do: a run file, where its outputs go, and the part of it that is wanted."""
+
+    settings: RunFile
+    run_folder: Path
+    notebooks: Path
+    datasets: tuple[str, ...]
+    stages: tuple[str, ...] = tuple(NOTEBOOKS)
+    one_stage: bool = False  # a stage that was asked for by number is run even where nothing is missing
+
+
+def notebooks_folder(run_file: Path) -> Path:
+    """The folder of the notebooks: the run file's own, or the clone's. Raises InputError where neither has them."""
+    for folder in (run_file.resolve().parent, Path(__file__).parents[2] / "notebooks"):
+        if (folder / f"{NOTEBOOKS['01']}.ipynb").exists():
+            return folder
+    raise InputError(f"no notebooks beside {run_file} nor in the clone; install the kit with `pip install -e .`")
+
+
+def run_stages(
+    plan: Plan,
+    *,
+    start_server: Callable[[], AbstractContextManager[Callable[[], str]]] | None = None,
+    on_line: Callable[[str], None] = print,
+) -> Path:
+    """Execute what is not current, data set by data set, and write the index; returns its path.
+
+    `start_server` starts a server of the kit's own, only where something is to be generated, and gives a function
+    that waits until it is ready and returns its URL. Raises RawTokensError; what was done stays, and the same
+    call goes on there.
+    """
+    from .run_index import write_index  # drawing and papermill take seconds to import: not before the input is checked
+
+    _check_inputs(plan)
+    with ExitStack() as stack:
+        for name in plan.datasets:
+            stack.enter_context(lock(plan.run_folder / name / ".stages.lock"))
+        needs_server = _needs_server(plan)
+        ready = stack.enter_context(start_server()) if start_server and needs_server else None
+        for name in plan.datasets:
+            _run(plan, "01", name, on_line)
+        urls = (ready(),) if ready else plan.settings.servers.urls
+        if needs_server or plan.one_stage:
+            _run(plan, "00", "", on_line, urls)
+        for stage in ("02", "03", "04"):
+            for name in plan.datasets:
+                _run(plan, stage, name, on_line, urls)
+        known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
+        return write_index(plan.run_folder, datasets=known, settings=_shown_settings(plan.settings))
+
+
+def _check_inputs(plan: Plan) -> None:
+    """Refuse a missing prompt file or tokenizer folder before a kernel starts."""
+    tokenizer = Path(plan.settings.model.tokenizer)
+    if tokenizer.is_absolute() and not tokenizer.is_dir():
+        raise TokenizerError(
+            f"tokenizer {tokenizer}: no such folder; correct model.tokenizer "
+            "(`rawtokens demo-model DIR` makes the demo's)"
+        )
+    for name in plan.datasets:
+        prompts = Path(plan.settings.datasets[name].prompts)
+        if "01" in plan.stages and not prompts.is_file():
+            raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
+
+
+def _needs_server(plan: Plan) -> bool:
+    if "02" not in plan.stages:
+        return False
+    return any(_lacks_responses(plan, name) for name in plan.datasets)
+
+
+def _lacks_responses(plan: Plan, name: str) -> bool:
+    folder = plan.run_folder / name
+    if not (folder / PROMPTS).exists() or ("01" in plan.stages and not _current(plan, "01", name)):
+        return True
+    return count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
+
+
+def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls: Sequence[str] = ()) -> None:
+    from .notebook_runs import execute_notebook
+    from .stages import write_stage_record
+
+    if stage not in plan.stages:
+        return
+    label = f"{name or plan.settings.run} {NOTEBOOKS[stage]}"
+    complete = stage != "02" or not _lacks_responses(plan, name)
+    if stage != "00" and complete and _current(plan, stage, name):
+        on_line(f"{label}: unchanged")
+        return
+    folder, notebook = plan.run_folder / name, plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb"
+    executed, report = _executed(plan, stage, name), folder / "reports" / f"{NOTEBOOKS[stage]}.html"
+    parameters = _parameters(plan, stage, name)
+    if stage in ("00", "02"):
+        parameters["urls"] = msgspec.json.encode(list(urls)).decode()
+    started = time.monotonic()
+    on_line(f"{label}: running")
+    execute_notebook(
+        notebook,
+        executed=executed,
+        report=report,
+        parameters=parameters,
+        title=f"{_TITLES[stage]} · {name or plan.settings.run}",
+        on_line=lambda line: on_line(f"  {line}"),
+    )
+    write_stage_record(
+        executed, digest=_digest(plan, stage, name), outputs=[executed, report, *_files(plan, stage, name)[1]]
+    )
+    on_line(f"{label}: done in {time.monotonic() - started:.0f} s")
+
+
+def _current(plan: Plan, stage: str, name: str) -> bool:
+    from .stages import is_current
+
+    return is_current(_executed(plan, stage, name), digest=_digest(plan, stage, name))
+
+
+def _digest(plan: Plan, stage: str, name: str) -> str:
+    from .stages import stage_digest
+
+    parameters = {key: value for key, value in _parameters(plan, stage, name).items() if key not in _IMMATERIAL}
+    return stage_digest(plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb", parameters, _files(plan, stage, name)[0])
+
+
+def _executed(plan: Plan, stage: str, name: str) -> Path:
+    return plan.run_folder / name / "notebooks" / f"{NOTEBOOKS[stage]}.ipynb"
+
+
+def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
+    """What a stage reads and what it writes, by path; stage 02's reading is guarded by run.json, not by a digest."""
+    folder = plan.run_folder / name
+    journals = journal_paths(folder)
+    if stage == "00":
+        return [], [folder / "server_check.json"]
+    if stage == "01":
+        tokenizer = Path(plan.settings.model.tokenizer)
+        return [Path(plan.settings.datasets[name].prompts), tokenizer / "tokenizer.json", tokenizer / "config.json"], [
+            folder / PROMPTS
+        ]
+    if stage == "02":
+        return [folder / PROMPTS], journals or [folder / JOURNAL]
+    if stage == "03":
+        return [folder / PROMPTS, *journals], [folder / "verified.parquet"]
+    return [folder / "verified.parquet", folder / "rejected.jsonl", *journals], [folder / "summary.json"]
+
+
+def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:
+    """The notebook's parameters, flat: maps and lists as JSON, null as "" or 0."""
+    settings = plan.settings
+    tokenizer: dict[str, Scalar] = {
+        "tokenizer": settings.model.tokenizer,
+        "revision": settings.model.revision or "",
+        "trust_remote_code": settings.model.trust_remote_code,
+    }
+    servers: dict[str, Scalar] = {
+        "urls": msgspec.json.encode(settings.servers.urls).decode(),
+        "api_key_env": settings.servers.api_key_env or "",
+    }
+    template = {"template_kwargs": msgspec.json.encode(settings.model.template_kwargs).decode()}
+    folder: dict[str, Scalar] = {"output_dir": str(plan.run_folder / name)}
+    if stage == "00":
+        return {**folder, **tokenizer, **servers, **template}
+    folder["dataset"] = name
+    if stage == "01":
+        dataset = settings.datasets[name]
+        file: dict[str, Scalar] = {"prompts": dataset.prompts, "format": dataset.format, "turns": dataset.turns}
+        return {**folder, **file, "limit": dataset.limit or 0, **tokenizer, **template}
+    if stage == "02":
+        window = settings.servers.max_in_flight
+        sampling = {**msgspec.structs.asdict(settings.sampling), "seed": settings.sampling.seed or 0}
+        return {**folder, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
+    return {**folder, **tokenizer} if stage == "03" else folder
+
+
+def _shown_settings(settings: RunFile) -> Mapping[str, object]:
+    """The settings that the index shows, flat; a folder by its name alone."""
+    model, sampling = settings.model, settings.sampling
+    tokenizer = Path(model.tokenizer)
+    return {
+        "tokenizer": tokenizer.name if tokenizer.is_absolute() else model.tokenizer,
+        "revision": model.revision or "not pinned",
+        "template_kwargs": msgspec.json.encode(model.template_kwargs).decode(),
+        **msgspec.structs.asdict(sampling),
+    }
