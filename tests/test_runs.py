@@ -121,3 +121,19 @@ def test_a_server_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="vocabulary has 32000 ids, the tokenizer's model has 163840"):
         generating(tmp_path, msgspec.structs.replace(FACTS, vocabulary_size=32000))
     assert "fingerprint" not in runs.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("revision", ["", "revision: main, ", "revision: abc123, "])
+def test_a_hub_repositorys_own_code_needs_a_pinned_commit(tmp_path: Path, revision: str) -> None:
+    text = SMALLEST.replace("tokenizer: org/model", f"{revision}trust_remote_code: true, tokenizer: org/model")
+    with pytest.raises(InputError, match="full hash of a commit"):
+        runs.load_run_file(write(tmp_path, text))
+
+
+def test_the_kimi_run_waits_for_a_pinned_commit_and_is_complete_else(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "notebooks" / "kimi_k25.yaml").read_text()
+    with pytest.raises(InputError, match=r"trust_remote_code runs the Python of moonshotai/Kimi-K2\.5"):
+        runs.load_run_file(write(tmp_path, text))
+    settings = runs.load_run_file(write(tmp_path, text.replace("revision: null", f"revision: {'a' * 40}")))
+    assert settings.model.trust_remote_code
+    assert settings.sampling.max_new_tokens == 32768

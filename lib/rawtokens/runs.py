@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .target_tokenizer import Tokenizer
 
 MANIFEST = "run.json"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -80,10 +81,12 @@ def load_run_file(path: Path) -> RunFile:
     except msgspec.ValidationError as error:
         raise InputError(f"run file {path}: {error}") from error
     _check(path, settings)
-    tokenizer = settings.model.tokenizer
+    tokenizer = _resolve(path, settings.model.tokenizer, only_if_path=True)
+    model = msgspec.structs.replace(settings.model, tokenizer=tokenizer)
+    require_pinned_code(tokenizer, model.revision or "", trust_remote_code=model.trust_remote_code)
     return msgspec.structs.replace(
         settings,
-        model=msgspec.structs.replace(settings.model, tokenizer=_resolve(path, tokenizer, only_if_path=True)),
+        model=model,
         datasets={
             name: msgspec.structs.replace(dataset, prompts=_resolve(path, dataset.prompts))
             for name, dataset in settings.datasets.items()
@@ -110,6 +113,15 @@ def _check(path: Path, settings: RunFile) -> None:
         raise InputError(f"run file {path}: sampling needs temperature >= 0, 0 < top_p <= 1, max_new_tokens >= 1")
     if sampling.samples_per_prompt < 1:
         raise InputError(f"run file {path}: samples_per_prompt is {sampling.samples_per_prompt}; expected 1 or more")
+
+
+def require_pinned_code(name: str, revision: str, *, trust_remote_code: bool) -> None:
+    """Refuse to run a hub repository's own Python at a moving revision. Raises InputError."""
+    if trust_remote_code and not Path(name).expanduser().is_dir() and not _COMMIT.fullmatch(revision):
+        raise InputError(
+            f"trust_remote_code runs the Python of {name}: set `revision` to the full hash of a commit that you "
+            f"reviewed, not {revision or 'nothing'!r} (README, 'Your own server', says how to find it)"
+        )
 
 
 def _resolve(run_file: Path, name: str, *, only_if_path: bool = False) -> str:

@@ -17,6 +17,7 @@ from transformers.utils import cached_file
 from .errors import TokenizerError, one_line
 from .markers import Markers, find_markers
 from .records import Json
+from .runs import require_pinned_code
 
 # Texts on which tokenizers that are loaded as another class were seen to differ (transformers issue 45488).
 PROBES = (
@@ -80,6 +81,7 @@ def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = F
             f"tokenizer {name!r}: no such folder; give a folder with tokenizer files or a hub id "
             "(the demo's is made by `rawtokens demo-model DIR`)"
         )
+    require_pinned_code(where, revision, trust_remote_code=trust_remote_code)
     options = {"revision": revision or None, "trust_remote_code": trust_remote_code}
     try:
         encoder: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
