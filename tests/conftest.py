@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rawtokens.demo.vocabulary import build_tokenizer
+from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,9 @@ def kimi(kimi_folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of `kimi_folder`, loaded as a user would."""
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(kimi_folder)
     return tokenizer
+
+
+@pytest.fixture(scope="session")
+def target(kimi_folder: Path) -> Tokenizer:
+    """The real Kimi-K2.5 tokenizer as the kit loads it."""
+    return load_tokenizer(str(kimi_folder))

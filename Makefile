@@ -1,0 +1,43 @@
+# `make demo` and `make test` do all the set-up they need: Python 3.11 to 3.13 with venv, git, make and PyPI.
+PYTHON ?= python3
+UV = .venv/bin/uv
+RUN = .venv/bin/rawtokens
+
+.PHONY: setup engine demo test lab check lock
+
+demo: ## everything: both environments, the demo model, a real server, the report
+	@$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	@$(RUN) demo-model .demo-model
+	@$(RUN) run notebooks/demo.yaml --demo-server
+
+test: ## unit tests, the notebooks, and the tests on the real server
+	@$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	@.venv/bin/python -m pytest
+
+lab: ## JupyterLab on the notebooks with a demo server running
+	@$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	@$(RUN) demo-model .demo-model
+	@$(RUN) serve-demo & server=$$!; trap 'kill $$server' EXIT; .venv/bin/jupyter lab notebooks
+
+check: .venv/.ready ## linters and the type check
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/nbstripout --verify notebooks/*.ipynb
+
+setup: .venv/.ready ## the client's environment
+engine: .venv-sglang/.ready ## the CPU engine's environment
+
+.venv/.ready: requirements.lock pyproject.toml
+	@echo "setting up .venv from requirements.lock"
+	@$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
+		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13; try make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	@$(UV) pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python .venv/bin/python --no-deps --editable .
+	@touch $@
+
+lock: ## rewrite requirements.lock from pyproject.toml
+	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra dev \
+		--python-version 3.11 --upgrade pyproject.toml -o requirements.lock

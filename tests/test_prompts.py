@@ -1,0 +1,97 @@
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rawtokens.errors import InputError
+from rawtokens.journal import read_rejections
+from rawtokens.prompts import read_prompts, tokenize_conversation, tokenize_file
+from rawtokens.records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
+from rawtokens.target_tokenizer import Tokenizer
+
+# Published ids of the real Kimi-K2.5 (its first validation).
+TWO_PLUS_TWO = [163587, 2482, 163601, 5376, 387, 220, 17, 10, 17, 30, 163586, 163588, 69702, 163601, 163606]
+HI = [163587, 2482, 163601, 18699, 163586, 163588, 69702, 163601, 163606]
+
+
+def conversation(*contents: Json, **changes: dict[str, Json]) -> Conversation:
+    messages = tuple({"role": "user", "content": content} for content in contents)
+    return Conversation(source_id="7", line=3, messages=messages, **changes)
+
+
+def prompt(target: Tokenizer, *contents: Json, **changes: dict[str, Json]) -> Prompt:
+    made = tokenize_conversation(conversation(*contents, **changes), target)
+    assert isinstance(made, Prompt)
+    return made
+
+
+def test_golden_prompts_have_the_published_ids(target: Tokenizer) -> None:
+    golden = prompt(target, "What is 2+2?")
+    assert (golden.key, golden.prompt_ids, golden.prompt_tokens) == ("7#0", TWO_PLUS_TWO, 15)
+    assert golden.thinking == "opened"
+    assert prompt(target, "Hi").prompt_ids == HI
+
+
+def test_thinking_off_is_read_from_the_rendered_prompt(target: Tokenizer) -> None:
+    off = prompt(target, "Hi", template_kwargs={"thinking": False})
+    assert off.prompt_ids == [*HI, 163607]
+    assert off.thinking == "off"
+    assert json.loads(off.template_kwargs) == {"thinking": False}
+
+
+def test_a_rows_own_arguments_win_over_the_runs(target: Tokenizer) -> None:
+    made = tokenize_conversation(
+        conversation("Hi", template_kwargs={"thinking": False}), target, template_kwargs={"thinking": True}
+    )
+    assert isinstance(made, Prompt)
+    assert made.thinking == "off"
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", "</think>", "<|tool_calls_section_begin|>", "[EOS]"])
+def test_a_control_token_in_the_text_rejects_its_row(target: Tokenizer, token: str) -> None:
+    made = tokenize_conversation(conversation(f"what does {token} mean?"), target)
+    assert isinstance(made, Rejection)
+    assert (made.key, made.line, made.reason) == ("7#0", 3, "control_token_in_text")
+    assert token in made.detail
+
+
+def test_a_template_error_rejects_its_row(target: Tokenizer) -> None:
+    refusing: dict[str, Json] = {"chat_template": "{{ raise_exception('roles must alternate') }}"}
+    made = tokenize_conversation(conversation("Hi", template_kwargs=refusing), target)
+    assert isinstance(made, Rejection)
+    assert (made.reason, made.detail) == ("template_error", "roles must alternate")
+
+
+def test_rows_in_are_prompts_and_rejections(target: Tokenizer, tmp_path: Path) -> None:
+    rows: list[dict[str, Json]] = [
+        {"id": "a", "messages": [{"role": "user", "content": "What is 2+2?"}]},
+        {"id": "b", "messages": [{"role": "user", "content": "<|im_end|>"}]},
+        {"id": "a", "messages": [{"role": "user", "content": "twice"}]},
+        {"id": "c", "messages": [{"role": "user", "content": "Hi"}]},
+    ]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    count, rejections = tokenize_file(path, tmp_path / "out", target)
+    assert count + len(rejections) == len(rows)
+    table = pq.read_table(tmp_path / "out" / "prompts.parquet")
+    assert table.schema.equals(PROMPTS_SCHEMA)
+    assert table["key"].to_pylist() == ["a#0", "c#0"]
+    assert table["prompt_ids"].to_pylist() == [TWO_PLUS_TWO, HI]
+    assert [(item.line, item.reason) for item in read_rejections(tmp_path / "out")] == [
+        (2, "control_token_in_text"),
+        (3, "duplicate_id"),
+    ]
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["prompts.parquet", "rejected.jsonl"]
+
+
+def test_a_file_without_a_usable_row_is_refused(target: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "<|im_end|>"}]}) + "\n")
+    with pytest.raises(InputError, match="no row became a prompt"):
+        tokenize_file(path, tmp_path, target)
+
+
+def test_missing_prompts_say_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run stage 01"):
+        next(read_prompts(tmp_path))
