@@ -60,7 +60,7 @@ def execute_notebook(
         running.unlink(missing_ok=True)
     result.cells = [cell for cell in result.cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
     error = _error(failure, result, notebook, run) if failure else _unfinished(result, notebook)
-    if error and not any(output.output_type == "error" for output in _outputs(result)):
+    if error and (run.signal_name or not isinstance(failure, papermill.PapermillExecutionError)):
         _note(result, error)
     _clean(result)
     nbformat.write(result, running)
@@ -138,7 +138,7 @@ def _kit_errors() -> dict[str, type[RawTokensError]]:
 
 
 def _note(result: NotebookNode, error: RawTokensError) -> None:
-    """Put the error under the last cell that ran, where the kernel left none."""
+    """Put the error, which the kernel doesn't know of, under the last cell that ran."""
     ran = [cell for cell in result.cells if cell.cell_type == "code" and cell.execution_count]
     cells = ran or [cell for cell in result.cells if cell.cell_type == "code"]
     if cells:

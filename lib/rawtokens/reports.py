@@ -23,8 +23,8 @@ from .safe_html import clean_html, prose_html
 
 PAGE_LIMIT = 900_000  # bytes of outputs; a report stays under 1 MB
 HTML_LIMIT = 400_000  # bytes of one output; ten figures of a run take 20 to 100 kB each
-_PARAMETERS = {"parameters", "injected-parameters"}
 TEXT_LIMIT = 20_000  # characters of one printed text
+_PARAMETERS = {"parameters", "injected-parameters"}  # tags
 
 
 def render_report(executed: Path, report: Path, *, title: str) -> None:
@@ -45,7 +45,9 @@ def render_report(executed: Path, report: Path, *, title: str) -> None:
             if not _PARAMETERS & set(cell.metadata.get("tags", [])):  # the table of settings says it
                 blocks.append({"kind": "code", "text": cell.source})
             blocks += [_block(output) for output in cell.outputs]
-    failure = next((block["text"] for block in blocks if block["kind"] == "error"), None)
+    failure = next((block for block in reversed(blocks) if block["kind"] == "error"), None)
+    if failure:
+        failure["id"] = "failed-cell"
     facts = {
         "title": title,
         "introduction": blocks.pop(0)["html"] if blocks and blocks[0]["kind"] == "prose" else "",
@@ -53,7 +55,7 @@ def render_report(executed: Path, report: Path, *, title: str) -> None:
         "contents": [entry for entry in contents if entry["level"] in (2, 3)],
         "has_heading": any(entry["level"] == 1 for entry in contents),
         "settings": _settings(executed, notebook),
-        "failure": failure,
+        "failure": failure["text"] if failure else "",
         "next_step": "Mend what it names, then run the same command again: what is complete is kept.",
     }
     write_page(report, "report.jinja", facts)
