@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from . import journal, throughput
 from .errors import InputError
-from .records import VERIFIED_SCHEMA, Json, Shape, Verdict
+from .records import VERIFIED_SCHEMA, Json, Rejection, Shape, Verdict
 from .throughput import share
 
 SHAPES: tuple[str, ...] = get_args(Shape)
@@ -100,7 +100,8 @@ def reason_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     pairs = rows[["reasons", "verdict"]].rename(columns={"reasons": "reason"}).explode("reason", ignore_index=True)
     pairs["reason"] = pairs["reason"].astype("object").where(pairs["reason"].notna(), NO_REASON)
-    return count_table(pairs, "reason", "verdict").sort_values("rows", ascending=False, kind="stable")
+    by_name = count_table(pairs, "reason", "verdict").sort_index()
+    return by_name.sort_values("rows", ascending=False, kind="stable")
 
 
 def tool_call_table(rows: pd.DataFrame, *, most: int = 8) -> pd.DataFrame:
@@ -132,6 +133,18 @@ def segment_table(rows: pd.DataFrame) -> pd.DataFrame:
     table.loc["all rows"] = table.sum()
     table["ids"] = table.sum(axis=1)
     return table.rename_axis(index=None)
+
+
+def rejection_table(folder: Path) -> pd.DataFrame:
+    """rejected.jsonl by stage and reason: columns stage, reason, rows, first key, detail (of the first)."""
+    counts: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, str], Rejection] = {}
+    for rejection in journal.read_rejections(folder):
+        kind = (rejection.stage, rejection.reason)
+        counts[kind] = counts.get(kind, 0) + 1
+        first.setdefault(kind, rejection)
+    lines = [(*kind, count, first[kind].key, first[kind].detail) for kind, count in counts.items()]
+    return pd.DataFrame(lines, columns=["stage", "reason", "rows", "first key", "detail"])
 
 
 def summary(folder: Path, dataset: str) -> dict[str, Json]:
