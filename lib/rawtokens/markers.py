@@ -31,9 +31,18 @@ class Markers(msgspec.Struct, frozen=True, kw_only=True):
     role_ids: tuple[int, ...] = ()
     names: dict[int, str] = {}
 
-    def lowest_id(self) -> int:
-        """The smallest id of any marker: a pre-filter for scans (Kimi-K2.5's all lie at 163586 and above)."""
-        return min([self.turn_end, *self.role_ids, *self.names])
+    def ids(self) -> tuple[int, ...]:
+        """Every id that a marker holds, in order: what a scan has to look for (Kimi-K2.5: 163586 to 163607)."""
+        sequences = (
+            self.opener,
+            self.closer,
+            self.tool_section_begin,
+            self.tool_section_end,
+            self.tool_call_begin,
+            self.tool_arguments_begin,
+            self.tool_call_end,
+        )
+        return tuple(sorted({self.turn_end, *self.role_ids, *(item for ids in sequences for item in ids)}))
 
 
 class _Family(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +88,8 @@ FAMILIES: dict[str, _Family] = {
 def find_markers(token_to_id: Callable[[str], int | None], family: str = "auto") -> Markers:
     """The markers of the first family whose every string is an id of the tokenizer, or of the named family.
 
-    Raises TokenizerError where none fits.
+    `token_to_id` gives None, never an unknown-token id, for a text that is no single id. Raises TokenizerError
+    where no family fits.
     """
     if family != "auto" and family not in FAMILIES:
         raise TokenizerError(f"marker family {family!r} is not known; known: {', '.join(FAMILIES)}")
@@ -118,7 +128,7 @@ def last_position(ids: Sequence[int], sequence: IdSequence) -> int:
         return -1
     wanted = list(sequence)
     for start in range(len(ids) - len(wanted), -1, -1):
-        if list(ids[start : start + len(wanted)]) == wanted:
+        if ids[start] == wanted[0] and list(ids[start : start + len(wanted)]) == wanted:
             return start
     return -1
 
