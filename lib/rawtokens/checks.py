@@ -1,0 +1,118 @@
+"""What can be wrong or remarkable with a response: one boolean a row under each reason's name.
+
+The policy says what a reason makes of a row. Nothing is repaired. This module does not know text; whether an answer
+is right is none of its business.
+"""
+
+import hashlib
+from collections.abc import Mapping, Set
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+from .records import Shape, Verdict
+from .repetition import all_equal, loops
+from .response_columns import ResponseColumns
+from .segments import Bools, Segments
+
+SEVERITY: tuple[Verdict, ...] = get_args(Verdict)
+
+DEFAULT_POLICY: dict[str, Verdict] = {
+    "empty": "reject",  # nothing but a stop id, or nothing at all
+    "stop_missing": "reject",  # the server matched a stop id that is not the last id: a wrapper stripped it
+    "stop_in_middle": "reject",  # the turn end, or the matched id, before the end
+    "prompt_changed": "reject",  # other prompt ids than prompts.parquet has under this key
+    "prompt_unknown": "reject",  # prompts.parquet has no such key
+    "fingerprints_mixed": "reject",  # made with other settings than most of the run
+    "key_repeated": "reject",  # an earlier row has this key
+    "all_equal_ids": "reject",  # one id, at least 8 times: NaN weights give this
+    "count_mismatch": "reject",  # the server counted other numbers of ids than stand here
+    "id_out_of_vocabulary": "reject",  # prompt or output
+    "never_closed": "flag",
+    "closer_repeated": "flag",  # a closer after the first, or any where the prompt had closed the thinking
+    "opener_in_output": "flag",  # where the prompt had opened or closed already, or a second one
+    "open_tool_section": "flag",  # outside thinking: a section or call begun and not ended, or the reverse
+    "role_id_in_output": "flag",
+    "loop": "flag",  # repetition.repeated_share of at least 0.75
+    "empty_answer": "flag",  # ended by itself after thinking, with neither answer nor call
+    "truncated_in_thinking": "flag",
+    "truncated_in_answer": "flag",
+    "tool_section_in_thinking": "accept",  # drafted: a closer came after it
+}
+"""What each reason makes of a row; the names and their order are those of `reasons` in verified.parquet."""
+
+
+def complete_policy(policy: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """`policy` with the defaults for reasons that it leaves out. Raises InputError for an unknown name or verdict."""
+    for reason, verdict in policy.items():
+        if reason not in DEFAULT_POLICY:
+            raise InputError(f"policy: reason {reason!r} is not known; known: {', '.join(DEFAULT_POLICY)}")
+        if verdict not in SEVERITY:
+            raise InputError(f"policy: {reason}: verdict {verdict!r} must be one of {', '.join(SEVERITY)}")
+    return {**DEFAULT_POLICY, **policy}
+
+
+def shapes_of(segments: Segments, truncated: Bools) -> NDArray[np.str_]:
+    """The records.Shape of each row; `truncated` where the length limit ended it."""
+    ended = segments.thinking_off | segments.tool_closed | (segments.closers > 0)
+    order: list[tuple[Shape, Bools]] = [
+        ("truncated_in_answer", truncated & ended),
+        ("truncated_in_thinking", truncated),
+        ("thinking_off", segments.thinking_off),
+        ("tool_closed", segments.tool_closed),
+        ("closed", ended),
+    ]
+    default: Shape = "never_closed"
+    return np.select([mask for _, mask in order], [np.str_(shape) for shape, _ in order], default=np.str_(default))
+
+
+def reasons_of_ids(columns: ResponseColumns, segments: Segments, shapes: NDArray[np.str_]) -> dict[str, Bools]:
+    """What the ids, their counts and the finish reason show by themselves."""
+    prompts, outputs = columns.prompts, columns.outputs
+    named = columns.matched_ids >= 0
+    stopped = np.array(columns.finish_reasons, dtype=np.str_) == "stop"
+    nothing_said = (segments.answer_tokens == 0) & (segments.tool_calls == 0) & (segments.body_tokens > 0)
+    return {
+        "empty": segments.body_tokens == 0,
+        "stop_missing": stopped & named & (outputs.last_ids() != columns.matched_ids),
+        "stop_in_middle": segments.inner_stop,
+        "all_equal_ids": all_equal(outputs, segments.body_tokens),
+        "count_mismatch": (columns.prompt_tokens != prompts.lengths) | (columns.completion_tokens != outputs.lengths),
+        "never_closed": shapes == "never_closed",
+        "closer_repeated": segments.closers > np.where(segments.thinking_off, 0, 1),
+        "opener_in_output": segments.unexpected_opener,
+        "open_tool_section": segments.unbalanced_section,
+        "role_id_in_output": segments.inner_role,
+        "loop": loops(outputs, segments.body_tokens),
+        "empty_answer": nothing_said & np.isin(shapes, ["closed", "tool_closed", "thinking_off"]),
+        "truncated_in_thinking": shapes == "truncated_in_thinking",
+        "truncated_in_answer": shapes == "truncated_in_answer",
+        "tool_section_in_thinking": segments.drafted_section,
+    }
+
+
+def reasons_of_keys(
+    columns: ResponseColumns, known_prompts: Mapping[str, bytes], earlier_keys: Set[str]
+) -> dict[str, Bools]:
+    """What a row's key shows; a prompt's key is a response's up to its last slash."""
+    known = [known_prompts.get(key.rpartition("/")[0]) for key in columns.keys]
+    here: set[str] = set()
+    repeated = []
+    for key in columns.keys:
+        repeated.append(key in earlier_keys or key in here)
+        here.add(key)
+    changed = [
+        digest is not None and digest != prompt_digest(columns.prompts.row(row)) for row, digest in enumerate(known)
+    ]
+    return {
+        "prompt_unknown": np.array([digest is None for digest in known], dtype=np.bool_),
+        "prompt_changed": np.array(changed, dtype=np.bool_),
+        "key_repeated": np.array(repeated, dtype=np.bool_),
+    }
+
+
+def prompt_digest(ids: NDArray[np.int32]) -> bytes:
+    """16 bytes that stand for a prompt's ids; for comparing within one process only (the machine's byte order)."""
+    return hashlib.sha256(ids.tobytes()).digest()[:16]  # 2.5 us for 966 ids, blake2b 11
