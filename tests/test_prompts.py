@@ -15,13 +15,13 @@ TWO_PLUS_TWO = [163587, 2482, 163601, 5376, 387, 220, 17, 10, 17, 30, 163586, 16
 HI = [163587, 2482, 163601, 18699, 163586, 163588, 69702, 163601, 163606]
 
 
-def conversation(*contents: Json, **changes: dict[str, Json]) -> Conversation:
-    messages = tuple({"role": "user", "content": content} for content in contents)
-    return Conversation(source_id="7", line=3, messages=messages, **changes)
+def conversation(content: str, **template_kwargs: Json) -> Conversation:
+    messages: tuple[dict[str, Json], ...] = ({"role": "user", "content": content},)
+    return Conversation(source_id="7", line=3, messages=messages, template_kwargs=template_kwargs)
 
 
-def prompt(target: Tokenizer, *contents: Json, **changes: dict[str, Json]) -> Prompt:
-    made = tokenize_conversation(conversation(*contents, **changes), target)
+def prompt(target: Tokenizer, content: str, **template_kwargs: Json) -> Prompt:
+    made = tokenize_conversation(conversation(content, **template_kwargs), target)
     assert isinstance(made, Prompt)
     return made
 
@@ -34,16 +34,14 @@ def test_golden_prompts_have_the_published_ids(target: Tokenizer) -> None:
 
 
 def test_thinking_off_is_read_from_the_rendered_prompt(target: Tokenizer) -> None:
-    off = prompt(target, "Hi", template_kwargs={"thinking": False})
+    off = prompt(target, "Hi", thinking=False)
     assert off.prompt_ids == [*HI, 163607]
     assert off.thinking == "off"
     assert json.loads(off.template_kwargs) == {"thinking": False}
 
 
 def test_a_rows_own_arguments_win_over_the_runs(target: Tokenizer) -> None:
-    made = tokenize_conversation(
-        conversation("Hi", template_kwargs={"thinking": False}), target, template_kwargs={"thinking": True}
-    )
+    made = tokenize_conversation(conversation("Hi", thinking=False), target, template_kwargs={"thinking": True})
     assert isinstance(made, Prompt)
     assert made.thinking == "off"
 
@@ -56,9 +54,23 @@ def test_a_control_token_in_the_text_rejects_its_row(target: Tokenizer, token: s
     assert token in made.detail
 
 
+def test_a_control_token_anywhere_in_a_row_is_found(target: Tokenizer) -> None:
+    call: Json = {"function": {"name": "f", "arguments": '{"x": "</think>"}'}}
+    history: dict[str, Json] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    row = conversation("Hi")
+    tool: dict[str, Json] = {"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}
+    for changed in (
+        Conversation(source_id="7", line=3, messages=(*row.messages, history, *row.messages)),
+        Conversation(source_id="7", line=3, messages=row.messages, tools=(tool,)),
+    ):
+        made = tokenize_conversation(changed, target)
+        assert isinstance(made, Rejection)
+        assert made.reason == "control_token_in_text"
+
+
 def test_a_template_error_rejects_its_row(target: Tokenizer) -> None:
-    refusing: dict[str, Json] = {"chat_template": "{{ raise_exception('roles must alternate') }}"}
-    made = tokenize_conversation(conversation("Hi", template_kwargs=refusing), target)
+    refusing = "{{ raise_exception('roles must alternate') }}"
+    made = tokenize_conversation(conversation("Hi", chat_template=refusing), target)
     assert isinstance(made, Rejection)
     assert (made.reason, made.detail) == ("template_error", "roles must alternate")
 

@@ -4,7 +4,6 @@ Ids come from `apply_chat_template` only: text is never tokenised by another way
 module does not know how a prompt file looks (conversations do) nor what the model will answer.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,16 +134,9 @@ def _table(prompts: Sequence[Prompt]) -> pa.Table:
 
 
 def _control_text(conversation: Conversation, tokenizer: "Tokenizer") -> str:
-    """The first special token that a message's own text spells out; the encoder would make a control id of it."""
-    special = [text for text in tokenizer.encoder.all_special_tokens if text]
-    names = sorted({*special, *tokenizer.markers.names.values()}, key=len, reverse=True)
-    pattern = re.compile("|".join(re.escape(name) for name in names))
-    for message in conversation.messages:
-        content = message.get("content")
-        found = pattern.search(content if isinstance(content, str) else _json(content))
-        if found:
-            return found.group()
-    return ""
+    """The first control token that any text of a row spells out; the encoder would make a control id of it."""
+    found = tokenizer.control_texts.search(_json([conversation.messages, conversation.tools]))
+    return found.group() if found else ""
 
 
 def _json(value: object) -> str:

@@ -5,6 +5,7 @@ This module does not know what the tokenizer is used for; it refuses one that it
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,12 +35,14 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """The target's tokenizer with its markers and its bound; made by `load_tokenizer`.
 
     `vocabulary_size` is the model's (ids below it are legal on the server), from the model's config where there is
-    one, else the number of the tokenizer's ids. `identity` is what a run's fingerprint covers.
+    one, else the number of the tokenizer's ids. `control_texts` matches every special token; `identity` is what a
+    run's fingerprint covers.
     """
 
     encoder: PreTrainedTokenizerBase
     markers: Markers
     vocabulary_size: int
+    control_texts: re.Pattern[str]
     identity: dict[str, str]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -90,11 +93,13 @@ def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = F
     if not encoder.chat_template:
         raise TokenizerError(f"tokenizer {name!r} has no chat template; prompts can't be rendered with it")
     _compare_with_raw(encoder, where, revision)
-    size = _vocabulary_size(encoder, where, revision)
+    markers = find_markers(lambda text: _vocabulary_id(encoder, text))
+    special = sorted({*encoder.all_special_tokens, *markers.names.values()}, key=len, reverse=True)
     return Tokenizer(
         encoder=encoder,
-        markers=find_markers(lambda text: _vocabulary_id(encoder, text)),
-        vocabulary_size=size,
+        markers=markers,
+        vocabulary_size=_vocabulary_size(encoder, where, revision),
+        control_texts=re.compile("|".join(re.escape(text) for text in special)),
         identity={
             "tokenizer": Path(where).name if _looks_like_path(name) else name,
             "tokenizer_revision": revision,
