@@ -1,0 +1,30 @@
+import signal
+
+import pytest
+
+from rawtokens.errors import RunStopped
+from rawtokens.kernel_runs import LINE_LIMIT, KernelRun
+
+
+def test_printed_pieces_become_whole_lines() -> None:
+    lines: list[str] = []
+    run = KernelRun(lines.append)
+    for piece in ("one\ntw", "o\n\n", "10%\r20%\r", "\nlast"):
+        run.write(piece)
+    assert lines == ["one", "two", "10%", "20%"]
+    assert run.unfinished_line == "last"
+
+
+def test_an_endless_line_is_passed_on_short() -> None:
+    lines: list[str] = []
+    KernelRun(lines.append).write("x" * 10_000_000 + "\n")
+    assert len(lines[0]) < LINE_LIMIT + 100
+    assert "9,998,001 characters left out" in lines[0]
+
+
+def test_a_signal_between_two_cells_stops_before_the_next() -> None:
+    run = KernelRun(None)
+    run._cell_starts(cell_index=1)
+    run.signal_name = signal.Signals.SIGINT.name
+    with pytest.raises(RunStopped, match="stopped by SIGINT"):
+        run._cell_starts(cell_index=2)

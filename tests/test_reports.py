@@ -1,0 +1,156 @@
+"""Pages are rendered from notebooks that are built here: no kernel starts."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode, write
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from rawtokens.errors import InputError
+from rawtokens.reports import render_report
+
+HOSTILE = "</pre></code></details></main><script>alert(1)</script><img src=x onerror=alert(1)>\x00\x1b[31m\u202eevil"
+ALLOWED = set(
+    re.findall(
+        r"\w+",
+        "html head meta title style body header h1 h2 main section details summary pre code div p strong a img nav ul li",
+    )
+)
+VOID = {"meta", "img", "br", "hr", "col"}
+
+
+class Page(HTMLParser):
+    """Every element of a page with its attributes, and whether each end tag closes the element that is open."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def tags(self) -> set[str]:
+        return {tag for tag, _ in self.elements}
+
+
+def page_of(tmp_path: Path, *cells: NotebookNode, title: str = "A title") -> str:
+    kernelspec = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    notebook = new_notebook(metadata={"kernelspec": kernelspec})
+    notebook.cells = list(cells)
+    write(notebook, tmp_path / "executed.ipynb")
+    render_report(tmp_path / "executed.ipynb", tmp_path / "reports" / "report.html", title=title)
+    return (tmp_path / "reports" / "report.html").read_text(encoding="utf-8")
+
+
+def code_cell(*outputs: NotebookNode, source: str = "run()", tags: tuple[str, ...] = ()) -> NotebookNode:
+    cell = new_code_cell(source, outputs=list(outputs))
+    cell.metadata.tags = list(tags)
+    return cell
+
+
+def displayed(**data: str) -> NotebookNode:
+    return new_output("display_data", data={name.replace("_", "/"): text for name, text in data.items()})
+
+
+def test_a_page_has_title_contents_settings_and_folded_code(tmp_path: Path) -> None:
+    html = page_of(
+        tmp_path,
+        new_markdown_cell("# Verify responses\n\nYou do.\n\n## Lengths & shapes"),
+        code_cell(source='limit: int = 3  # rows at most\nname: str = "a"', tags=("parameters",)),
+        code_cell(source='# Parameters\nname = "<b>"\n', tags=("injected-parameters",)),
+        new_markdown_cell("### Lengths"),
+        code_cell(new_output("stream", name="stdout", text="hello"), source="print('<i>')"),
+        title="demo & B1",
+    )
+    page = Page(html)
+    assert page.open == []
+    assert "<title>demo &amp; B1</title>" in html
+    assert html.count("<h1") == 1
+    assert '<li class="level2"><a href="#section-2">Lengths &amp; shapes</a></li>' in html
+    assert '<h3 id="section-3">Lengths</h3>' in html
+    assert '<th scope="row">limit</th><td>3</td><td>rows at most</td>' in html
+    assert '<th scope="row">name</th><td>&#39;&lt;b&gt;&#39;</td><td></td>' in html
+    assert html.count('<details class="code">') == 1
+    assert "print(&#39;&lt;i&gt;&#39;)" in html
+    assert "<pre>hello</pre>" in html
+
+
+def test_a_page_of_hostile_text_runs_and_fetches_nothing(tmp_path: Path) -> None:
+    html = page_of(
+        tmp_path,
+        new_markdown_cell(f"## {HOSTILE}"),
+        code_cell(
+            new_output("stream", name="stdout", text=HOSTILE),
+            new_output("error", ename="E", evalue=HOSTILE, traceback=[HOSTILE, "\x1b[31mred\x1b[0m"]),
+            displayed(text_html=HOSTILE, text_plain=HOSTILE),
+            displayed(text_markdown=HOSTILE),
+            displayed(text_plain=HOSTILE),
+            new_output("display_data", data={"application/javascript": "alert(1)", "text/plain": "a script"}),
+            new_output("display_data", data={"image/png": '"><script>'}, metadata={"alt": HOSTILE}),
+            source=HOSTILE,
+        ),
+        title=HOSTILE,
+    )
+    page = Page(html)
+    assert page.open == []
+    assert page.tags() <= ALLOWED
+    for _, attributes in page.elements:
+        assert not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("src") or "data:image/png;base64,") == "data:image/png;base64,"
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", html)
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_a_page_stays_under_a_megabyte_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    picture = f'<figure><img src="data:image/png;base64,{"A" * 300_000}" alt="a"></figure>'
+    html = page_of(
+        tmp_path,
+        code_cell(new_output("stream", name="stdout", text="x" * 10_000_000)),
+        code_cell(displayed(text_html="<p>" + "y" * 500_000)),
+        code_cell(*[displayed(text_html=picture)] * 4),
+        new_markdown_cell("The end."),
+    )
+    assert len(html.encode()) < 1_000_000
+    assert "characters left out" in html
+    assert "[an output of 500,003 characters is too large for a report]" in html
+    assert html.count("<figure>") == 2
+    assert html.count("[left out: the report is full") == 2
+    assert "The end." in html
+
+
+def test_a_failure_stands_on_top_with_the_next_step(tmp_path: Path) -> None:
+    error = new_output("error", ename="ServerError", evalue="no server at X", traceback=["Traceback", "File 1"])
+    html = page_of(tmp_path, new_markdown_cell("# Generate"), code_cell(error))
+    assert html.index("This stage did not finish.") < html.index("<main>")
+    assert html.count('id="failed-cell"') == 1
+    assert html.count("ServerError: no server at X") == 2
+    assert "run the same command again" in html
+    assert "File 1" in html
+
+
+def test_a_page_without_heading_gets_its_title_as_one(tmp_path: Path) -> None:
+    assert "<h1>A title</h1>" in page_of(tmp_path, code_cell())
+
+
+def test_a_picture_keeps_its_alternative_text(tmp_path: Path) -> None:
+    picture = new_output("display_data", data={"image/png": "iVBO\nRw0K"}, metadata={"alt": "a <line>"})
+    html = page_of(tmp_path, code_cell(picture))
+    assert '<img src="data:image/png;base64,iVBORw0K" alt="a &lt;line&gt;">' in html
+
+
+def test_what_is_no_notebook_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "executed.ipynb").write_text("{")
+    with pytest.raises(InputError, match=r"executed.ipynb can't be read"):
+        render_report(tmp_path / "executed.ipynb", tmp_path / "report.html", title="t")

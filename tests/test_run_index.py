@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+
+import pytest
+from nbformat import write
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from rawtokens.errors import InputError
+from rawtokens.run_index import run_table, write_index
+from rawtokens.stages import write_stage_record
+
+SUMMARY = {
+    "dataset": "B1",
+    "rows": 1200,
+    "prompts": 1195,
+    "rejected_before_generation": 5,
+    "rejected_at_generation": 2,
+    "generated": 1193,
+    "accepted": 1100,
+    "flagged": 90,
+    "rejected": 3,
+    "median_reasoning_tokens": 1234.5,
+    "share_closed": 0.875,
+    "shapes": {"closed": 1044},
+}
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "demo"
+    for name in ("B1/notebooks", "B1/reports", "reports", "B2"):
+        (folder / name).mkdir(parents=True)
+    (folder / "B1" / "summary.json").write_text(json.dumps(SUMMARY))
+    for report in ("reports/00_check_server", "B1/reports/01_tokenize_prompts", "B1/reports/04_report"):
+        (folder / f"{report}.html").write_text("")
+    write_stage_record(folder / "B1" / "notebooks" / "04_report.ipynb", digest="d", outputs=[])
+    figures = [new_output("display_data", data={"text/html": f'<figure><img alt="{name}"></figure>'}) for name in "abc"]
+    write(new_notebook(cells=[new_code_cell(outputs=figures)]), folder / "B1" / "notebooks" / "04_report.ipynb")
+    return folder
+
+
+def test_an_index_links_every_report_and_sums_up(run_folder: Path) -> None:
+    html = write_index(run_folder, datasets=["B1", "B2"], settings={"model": "<kimi>"}).read_text()
+    assert "<title>rawtokens run demo</title>" in html
+    assert '<a href="reports/00_check_server.html">00 check server (not finished)</a>' in html
+    assert '<a href="B1/reports/01_tokenize_prompts.html">01 tokenize prompts (not finished)</a>' in html
+    assert '<a href="B1/reports/04_report.html">04 report</a>' in html
+    assert ">1,193</td>" in html
+    assert ">87.5%</td>" in html
+    assert html.count("<figure>") == 2
+    assert "No stage has run yet." in html
+    assert '<th scope="row">model</th><td>&lt;kimi&gt;</td>' in html
+    assert str(run_folder) not in html
+
+
+def test_the_closing_table_counts_every_rejected_row(run_folder: Path) -> None:
+    assert run_table(run_folder, datasets=["B1", "B2"]).splitlines() == [
+        "data set   rows  generated  accepted  flagged  rejected  median reasoning  share closed",
+        "B1        1,200      1,193     1,100       90        10         1,234 ids         87.5%",
+        "B2            -          -         -        -         -                 -             -",
+    ]
+
+
+def test_a_damaged_summary_is_named(run_folder: Path) -> None:
+    (run_folder / "B2" / "summary.json").write_text("{")
+    with pytest.raises(InputError, match=r"summary.json is damaged .* run stage 04 again"):
+        run_table(run_folder, datasets=["B2"])
