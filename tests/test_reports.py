@@ -12,12 +12,9 @@ from rawtokens.errors import InputError
 from rawtokens.reports import render_report
 
 HOSTILE = "</pre></code></details></main><script>alert(1)</script><img src=x onerror=alert(1)>\x00\x1b[31m\u202eevil"
-ALLOWED = set(
-    re.findall(
-        r"\w+",
-        "html head meta title style body header h1 h2 main section details summary pre code div p strong a img nav ul li",
-    )
-)
+ALLOWED_TAGS = """
+html head meta title style body header h1 h2 main section details summary pre code div p strong a img nav ul li
+"""
 VOID = {"meta", "img", "br", "hr", "col"}
 
 
@@ -103,7 +100,7 @@ def test_a_page_of_hostile_text_runs_and_fetches_nothing(tmp_path: Path) -> None
     )
     page = Page(html)
     assert page.open == []
-    assert page.tags() <= ALLOWED
+    assert page.tags() <= set(ALLOWED_TAGS.split())
     for _, attributes in page.elements:
         assert not any(name.startswith("on") for name in attributes)
         assert (attributes.get("src") or "data:image/png;base64,") == "data:image/png;base64,"
