@@ -82,6 +82,11 @@ def test_rows_without_a_closer_are_left_out_of_its_table(rows: pd.DataFrame) -> 
     table = token_statistics.length_table(rows, "closer_position")
     assert table["rows"].to_dict() == {"closed": 2, "truncated_in_answer": 1, "all rows": 3}
     assert token_statistics.closer_shares(rows).round(4).tolist() == [0.5, 0.375, 0.0625]
+    assert token_statistics.closer_share_table(rows)["median"].to_dict() == {
+        "closed": 0.4375,
+        "truncated_in_answer": 0.0625,
+        "all rows": 0.375,
+    }
 
 
 def test_shapes_are_counted_by_finish_reason(rows: pd.DataFrame) -> None:
@@ -265,7 +270,7 @@ def test_throughput_is_told_by_server(folder: Path) -> None:
         "median latency (s)": 2.0,
         "p99 latency (s)": 2.0,
         "tried again": 0,
-        "prompt ids cached": 0.4,
+        "cached share of prompt ids": 0.4,
     }
 
 

@@ -93,7 +93,8 @@ def shapes(rows: pd.DataFrame) -> Figure:
 @styled
 def verdict_reasons(rows: pd.DataFrame) -> Figure:
     """A bar a reason, stacked by verdict, with counts; a row counts once for each of its reasons."""
-    return stacked_bars(reason_table(rows), "rows", xlabel="rows", nothing="no row was verified")
+    label = "rows (a row counts once for each of its reasons)"
+    return stacked_bars(reason_table(rows), "rows", xlabel=label, nothing="no row was verified")
 
 
 @styled

@@ -106,7 +106,7 @@ def throughput_table(timings: pd.DataFrame) -> pd.DataFrame:
             "median latency (s)": float(group["latency_s"].median()),
             "p99 latency (s)": float(group["latency_s"].quantile(0.99)),
             "tried again": int((group["attempt"] > 1).sum()),
-            "prompt ids cached": share(group["cached_tokens"].sum(), group["prompt_tokens"].sum()),
+            "cached share of prompt ids": share(group["cached_tokens"].sum(), group["prompt_tokens"].sum()),
         }
         for name, group in timings.groupby("server")
     }

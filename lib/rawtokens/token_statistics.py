@@ -84,6 +84,12 @@ def closer_shares(rows: pd.DataFrame) -> pd.Series:
     return share
 
 
+def closer_share_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Percentiles of `closer_shares`, one line a shape and one for all rows."""
+    shares = rows.assign(share=closer_shares(rows))
+    return length_table(shares, "share").drop(columns="ids")
+
+
 def count_table(rows: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
     """Rows by `column` (lines) and `by` (columns), known values in their usual order, with the sum as `rows`."""
     counts = pd.crosstab(rows[column], rows[by])
@@ -189,6 +195,12 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
         "busy_seconds": round(float(line["width_s"].sum()), 3),
         "ids_per_second": share(timings["completion_tokens"].sum(), line["width_s"].sum()),
     }
+
+
+def summary_table(numbers: Mapping[str, Json]) -> pd.DataFrame:
+    """The plain numbers of `summary`, one a line; its maps (shapes, reasons) have tables of their own."""
+    plain = {name: value for name, value in numbers.items() if isinstance(value, int | float) or value is None}
+    return pd.DataFrame({"value": pd.Series(plain, dtype="object")})
 
 
 def write_summary(folder: Path, numbers: Mapping[str, Json]) -> Path:
