@@ -39,8 +39,10 @@ def run_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_index_links_every_report_and_sums_up(run_folder: Path) -> None:
-    html = write_index(run_folder, datasets=["B1", "B2"], settings={"model": "<kimi>"}).read_text()
+def test_an_index_links_every_report_and_sums_up(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run_folder)
+    settings = {"model": "<kimi>", "urls": ["http://host"], "prompts": f"{run_folder}/prompts.jsonl"}
+    html = write_index(run_folder, datasets=["B1", "B2"], settings=settings).read_text()
     assert "<title>rawtokens run demo</title>" in html
     assert '<a href="reports/00_check_server.html">00 check server (not finished)</a>' in html
     assert '<a href="B1/reports/01_tokenize_prompts.html">01 tokenize prompts (not finished)</a>' in html
@@ -50,6 +52,8 @@ def test_an_index_links_every_report_and_sums_up(run_folder: Path) -> None:
     assert html.count("<figure>") == 2
     assert "No stage has run yet." in html
     assert '<th scope="row">model</th><td>&lt;kimi&gt;</td>' in html
+    assert '<th scope="row">urls</th><td>[&#34;http://host&#34;]</td>' in html
+    assert "<td>./prompts.jsonl</td>" in html
     assert str(run_folder) not in html
 
 

@@ -79,7 +79,7 @@ def _block(output: NotebookNode) -> dict[str, object]:
         return {"kind": "text", "text": _plain(output.text)}
     if output.output_type == "error":
         detail = _plain("\n".join(output.traceback))
-        text = _plain(f"{output.ename}: {output.evalue}")
+        text = _plain(f"{output.ename}: {output.evalue}" if output.evalue else output.ename)
         return {"kind": "error", "text": text, "detail": "" if detail in text else detail}
     data = output.data
     if "text/html" in data:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from .display import table_html
 from .errors import InputError
+from .privacy import Scrubber
 from .reports import HTML_LIMIT, write_page
 from .safe_html import clean_html
 from .stages import read_stage_record
@@ -35,10 +36,11 @@ _SUMMARY = {  # column of the index: key of summary.json
 def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[str, object]) -> Path:
     """Write index.html over the reports of a run's data sets, with their summary table and main figures.
 
-    `settings` is shown as it is given: pass nothing that must stay private. Returns the path of the index.
+    `settings` are shown without the paths of this machine. Returns the path of the index.
     """
     import pandas as pd
 
+    scrubber = Scrubber()
     rows = [{"data set": name} | _summary_row(run_folder / name) for name in datasets]
     facts = {
         "title": f"rawtokens run {run_folder.name}",
@@ -59,7 +61,7 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
             }
             for number, name in enumerate(datasets, start=1)
         ],
-        "settings": list(settings.items()),
+        "settings": [(name, _setting(value, scrubber)) for name, value in settings.items()],
     }
     index = run_folder / "index.html"
     write_page(index, "index.jinja", facts)
@@ -94,6 +96,10 @@ def run_table(run_folder: Path, *, datasets: Sequence[str]) -> str:
         )
         for row in lines
     )
+
+
+def _setting(value: object, scrubber: Scrubber) -> str:
+    return scrubber.text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
 
 
 def _links(folder: Path, run_folder: Path) -> list[dict[str, str]]:
