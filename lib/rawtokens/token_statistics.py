@@ -157,7 +157,8 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
     """The numbers of a data set: counts in and out, lengths, shapes, reasons, throughput.
 
     `median_reasoning_tokens` is over the rows that think, cut ones with the length at which they were cut;
-    `share_closed` is over generated rows. Shares and medians of nothing are null. Raises InputError where a stage
+    `share_closed` is over generated rows; `not_generated` counts prompts with neither a response nor a rejection,
+    everything behind it counts generations. Shares and medians of nothing are null. Raises InputError where a stage
     is missing, or where the journal has grown since verification.
     """
     rows, prompts, timings = read_verified(folder), read_prompts(folder), throughput.read_timings(folder)
