@@ -75,15 +75,16 @@ class KernelRun:
     def execute(self, notebook: Path, running: Path, parameters: Mapping[str, Parameter]) -> Exception | None:
         """Run papermill into `running`; what went wrong is returned, for the notebook is rendered all the same."""
         logging.getLogger("papermill").addHandler(logging.NullHandler())  # else its warnings go to standard error
-        for attempt in range(1, START_TRIES + 1):
-            try:
-                with self._signals():
+        with self._signals():
+            for attempt in range(1, START_TRIES + 1):
+                try:
                     self._papermill(notebook, running, parameters)
-                return None
-            except (Exception, KeyboardInterrupt) as error:
-                failed_to_start = not self.ready and not self.signal_name and isinstance(error, RuntimeError)
-                if not failed_to_start or attempt == START_TRIES:
-                    return error if isinstance(error, Exception) else RunStopped("stopped")
+                except Exception as error:
+                    failed_to_start = isinstance(error, RuntimeError) and not self.ready and not self.signal_name
+                    if not failed_to_start or attempt == START_TRIES:
+                        return error
+                else:
+                    return None
         return None
 
     def _papermill(self, notebook: Path, running: Path, parameters: Mapping[str, Parameter]) -> None:
@@ -105,7 +106,7 @@ class KernelRun:
                 stderr_file=self,
             )
         finally:
-            if _Kernel.latest:  # papermill shuts it down, but not where an interrupt came while it started
+            if _Kernel.latest:  # papermill has shut it down, but for errors that it doesn't foresee
                 _Kernel.latest.send(signal.SIGKILL)
             if self.unfinished_line:
                 self.write("\n")
@@ -144,8 +145,9 @@ class KernelRun:
                 kill()
                 return
             self.signal_name = signal.Signals(number).name
-            if not self.ready:
-                raise KeyboardInterrupt
+            if not self.ready:  # it has nothing to end yet, and takes no interrupt while it starts
+                kill()
+                return
             if _Kernel.latest:
                 _Kernel.latest.send(signal.SIGINT)
             timers.append(threading.Timer(STOP_SECONDS, kill))

@@ -17,7 +17,7 @@ import nbformat
 import papermill
 from nbformat import NotebookNode
 
-from .display import COMPLETED, completed, shortened
+from .display import COMPLETED, completed, shortened, visible
 from .errors import InputError, RawTokensError, RunStopped
 from .kernel_runs import KernelRun, Parameter, literal_path
 from .privacy import Scrubber, refuse_key
@@ -59,7 +59,8 @@ def execute_notebook(
     finally:
         running.unlink(missing_ok=True)
     result.cells = [cell for cell in result.cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
-    error = _error(failure, result, notebook, run) if failure else _unfinished(result, notebook)
+    # A signal stops the run even where the notebook came to its end: whoever sent it wants no next stage.
+    error = _error(failure, result, notebook, run) if failure or run.signal_name else _unfinished(result, notebook)
     if error and (run.signal_name or not isinstance(failure, papermill.PapermillExecutionError)):
         _note(result, error)
     _clean(result)
@@ -103,7 +104,7 @@ def _type_of_default(source: str) -> str:
         return ""
 
 
-def _error(failure: Exception, result: NotebookNode, notebook: Path, run: KernelRun) -> RawTokensError:
+def _error(failure: Exception | None, result: NotebookNode, notebook: Path, run: KernelRun) -> RawTokensError:
     """The failure as one of the kit's errors, with the class that the cell raised where it is one of them."""
     if run.signal_name:
         return RunStopped(f"{notebook.name} was stopped by {run.signal_name}; run it again to go on")
@@ -162,4 +163,4 @@ def _outputs(result: NotebookNode) -> list[NotebookNode]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:2000]
+    return visible(" ".join(text.split()))[:2000]
