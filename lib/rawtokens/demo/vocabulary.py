@@ -15,12 +15,11 @@ from pathlib import Path
 import splintr
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from rawtokens.demo.dialogue_record import VOCABULARY_SIZE
 from rawtokens.errors import TokenizerError
 
 RANKS = 163_584
 """Ordinary ids: 0..163583, each the bytes of one tiktoken rank."""
-VOCABULARY_SIZE = 163_840
-"""All ids, with the 256 control ids 163584..163839 (Kimi-K2.5's config.json)."""
 TIKTOKEN_SHA256 = "b6c497a7469b33ced9c38afb1ad6e47f03f5e5dc05f15930799210ec050c5103"
 """sha256 of Moonshot's tiktoken.model (2,795,286 bytes)."""
 MODEL_MAX_LENGTH = 262_144
