@@ -1,0 +1,247 @@
+"""Start, watch and stop the demo's server: the real SGLang 0.5.23 on the CPU, in an environment of its own.
+
+A server counts as up when it has generated a token from ids. It is stopped with everything that it started, and it
+stops by itself when the process that started it dies in whatever way. It does NOT know the model, which is a folder to
+it, nor how SGLang is made to run without a GPU: `engine_stubs/launch_sglang.py` does.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+import httpx
+
+from ..errors import InputError, ServerError
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 30000
+PORTS_TRIED = 100
+POLL_SECONDS = 0.25
+LOG_LINES = 6
+PROJECT = Path(__file__).parents[3]
+LAUNCHER = Path(__file__).parent / "engine_stubs" / "launch_sglang.py"
+
+# Without a token limit SGLang takes most of the machine's memory for its KV cache; 65,536 tokens are 67 MB for the demo's
+# model. The readiness probe does what SGLang's own warm-up does.
+LAUNCH_OPTIONS = ("--device", "cpu", "--host", HOST, "--max-total-tokens", "65536", "--skip-server-warmup")
+ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "OMP_NUM_THREADS": "1",  # as many ids a second as two threads for half the CPU time: the layers are too small to share
+    "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for the logits: a fifth less CPU time at 64 in flight
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+INHERITED_TRAPS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
+
+
+@dataclass(kw_only=True)
+class DemoServer:
+    """A launched server, up or not; a context manager that stops it.
+
+    `pid` leads the process group of everything that the server starts. `log_path` takes what they print.
+    """
+
+    port: int
+    log_path: Path
+    process: subprocess.Popen[bytes]
+    reservation: IO[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_until_ready(self, patience_seconds: float = 180) -> Self:
+        """Return once the server has generated one token; a server that dies or takes longer raises ServerError."""
+        deadline = time.monotonic() + patience_seconds
+        while self.process.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ServerError(
+                    f"the demo server on port {self.port} gave no answer within {patience_seconds:.0f} s; "
+                    f"start it again when the machine is less busy. {self._end_of_log()}"
+                )
+            if _generates(self.url, timeout=left):
+                return self
+            time.sleep(POLL_SECONDS)
+        raise ServerError(
+            f"the demo server {_how_it_ended(self.process.returncode)} before it answered. {self._end_of_log()}"
+        )
+
+    def stop(self) -> None:
+        """Stop the server and all that it started; returns when none of them is left. Stopping twice is harmless."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # the launcher's lifeline
+        _wait_for_end_of_group(self.process)
+        self.reservation.close()
+
+    def _end_of_log(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
+        told = [line.strip()[:300] for line in lines if line.strip()][-LOG_LINES:]
+        return "\n".join([f"The log {self.log_path} ends with:", *told])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+
+def find_engine_python() -> Path:
+    """The Python of the CPU engine's environment: RAWTOKENS_ENGINE_PYTHON, or `.venv-sglang` in the project's root.
+
+    Raises InputError where there is none, with the two ways out.
+    """
+    named = os.environ.get("RAWTOKENS_ENGINE_PYTHON")
+    python = Path(named) if named else PROJECT / ".venv-sglang" / "bin" / "python"
+    if os.access(python, os.X_OK):
+        return python
+    wrong = f"RAWTOKENS_ENGINE_PYTHON={named} is no program" if named else f"there is no CPU engine at {python}"
+    raise InputError(
+        f"{wrong}: build the engine with `make engine` (Linux only), or give the run file's servers.urls a server "
+        "of your own"
+    )
+
+
+def launch_demo_server(
+    model_directory: Path,
+    *,
+    log_path: Path,
+    engine_python: Path | None = None,
+    port: int = DEFAULT_PORT,
+    other_port_allowed: bool = True,
+    extra_arguments: Sequence[str] = (),
+) -> DemoServer:
+    """Launch SGLang on a model folder and return at once; `wait_until_ready` tells when it answers.
+
+    The port is `port`, or the next free one where that is allowed. `extra_arguments` are SGLang's own. Raises
+    InputError for a folder without a model, a missing engine, or an occupied port.
+    """
+    python = engine_python or find_engine_python()
+    if not (model_directory / "config.json").exists():
+        raise InputError(
+            f"{model_directory} holds no model (no config.json); write the demo's with `rawtokens demo-model DIR`"
+        )
+    port, reservation = _reserve_port(port, tries=PORTS_TRIED if other_port_allowed else 1)
+    model = str(model_directory.resolve())
+    options = ["--model-path", model, "--port", str(port), *LAUNCH_OPTIONS, *extra_arguments]
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [python, LAUNCHER, *options],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={key: value for key, value in os.environ.items() if key not in INHERITED_TRAPS} | ENVIRONMENT,
+            start_new_session=True,
+            pass_fds=[reservation.fileno()],
+        )
+    return DemoServer(port=port, log_path=log_path, process=process, reservation=reservation)
+
+
+def start_demo_server(
+    model_directory: Path,
+    *,
+    log_path: Path,
+    engine_python: Path | None = None,
+    port: int = DEFAULT_PORT,
+    other_port_allowed: bool = True,
+    patience_seconds: float = 180,
+    extra_arguments: Sequence[str] = (),
+) -> DemoServer:
+    """Launch a server and wait until it generates; a server that doesn't is stopped, and ServerError says why."""
+    server = launch_demo_server(
+        model_directory,
+        log_path=log_path,
+        engine_python=engine_python,
+        port=port,
+        other_port_allowed=other_port_allowed,
+        extra_arguments=extra_arguments,
+    )
+    try:
+        return server.wait_until_ready(patience_seconds)
+    except BaseException:
+        server.stop()
+        raise
+
+
+def serve_in_foreground(
+    model_directory: Path, *, port: int = DEFAULT_PORT, log_path: Path | None = None, engine_python: Path | None = None
+) -> int:
+    """Serve until Ctrl-C or SIGTERM, then stop and return 0; a server that ends by itself raises ServerError."""
+    log = log_path or PROJECT / "outputs" / f"demo-server-{port}.log"
+    with _interrupted_by_sigterm():
+        try:
+            with launch_demo_server(
+                model_directory, log_path=log, engine_python=engine_python, port=port, other_port_allowed=False
+            ) as server:
+                print(f"starting SGLang on port {port} (its log: {log})", flush=True)
+                server.wait_until_ready()
+                print(f"{server.url} answers; Ctrl-C stops it", flush=True)
+                code = server.process.wait()
+                raise ServerError(f"the demo server {_how_it_ended(code)}. {server._end_of_log()}")
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+            return 0
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reserve_port(first: int, *, tries: int) -> tuple[int, IO[bytes]]:
+    """A free port, and the lock that keeps it ours until the server listens, which takes it half a minute.
+
+    The server's processes inherit the lock: it is held for as long as one of them lives.
+    """
+    for port in range(first, min(first + tries, 65536)):
+        lock = (Path(tempfile.gettempdir()) / f"rawtokens-{os.getuid()}-port-{port}.lock").open("wb")
+        with suppress(OSError), socket.socket() as probe:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return port, lock
+        lock.close()
+    asked = f"port {first} is" if tries == 1 else f"ports {first} to {first + tries - 1} are"
+    raise InputError(f"{asked} occupied on {HOST}; stop what listens there or choose another with --port")
+
+
+def _generates(url: str, *, timeout: float) -> bool:
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1, "temperature": 0.0}}
+    try:
+        with httpx.Client(trust_env=False, timeout=timeout) as client:
+            answer = client.post(f"{url}/generate", json=body)
+    except httpx.TransportError:
+        return False
+    return answer.status_code == 200 and len(answer.json()["output_ids"]) == 1
+
+
+def _how_it_ended(code: int) -> str:
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _wait_for_end_of_group(leader: subprocess.Popen[bytes]) -> None:
+    """Return when nothing is left of a process group: it has 2 s to end by itself, then SIGKILL and 3 s more."""
+    with suppress(ProcessLookupError):
+        for tick in range(100):
+            leader.poll()  # reaps it: a zombie would count as a living member
+            os.killpg(leader.pid, 0 if tick < 40 else signal.SIGKILL)
+            time.sleep(0.05)
