@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from rawtokens import display
-from rawtokens.display import figure_html, printable, sample_html, shortened, table_html
+from rawtokens.display import figure_html, printable, shortened, table_html
 
 
 @given(st.text())
@@ -67,13 +67,6 @@ def test_a_crowded_drawing_becomes_a_png() -> None:
 def test_a_figure_without_words_is_refused() -> None:
     with pytest.raises(ValueError, match="alternative text"):
         figure_html(Figure(), alt=" ", caption="c")
-
-
-def test_a_sample_labels_and_escapes_each_segment() -> None:
-    html = sample_html([("reasoning", "</pre><script>"), ("marker", "</think> 163607")], caption="One")
-    assert ">reasoning</div>" in html
-    assert "&lt;/pre&gt;&lt;script&gt;</pre>" in html
-    assert "&lt;/think&gt; 163607" in html
 
 
 def test_what_is_shown_reads_as_text_too(monkeypatch: pytest.MonkeyPatch) -> None:

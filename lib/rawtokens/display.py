@@ -1,4 +1,4 @@
-"""What a notebook shows: figures with a text for those who can't see them, tables, samples of model text.
+"""What a notebook shows: figures with a text for those who can't see them, tables, text made fit to be looked at.
 
 Everything is shown as HTML that holds no script and that JupyterLab and the report (`reports`) show alike. Text
 that a model or a prompt file wrote goes through `printable` and is escaped; it can neither run nor hide. This
@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal
@@ -25,21 +25,12 @@ if TYPE_CHECKING:
 COMPLETED = "rawtokens: completed "
 """The completion marker; papermill counts `sys.exit(0)` and `!false` as success, so a caller looks for this."""
 
-SVG_LIMIT = 150_000  # bytes; a larger drawing becomes a PNG, so that a report of ten figures stays under 1 MB
+SVG_LIMIT = (
+    70_000  # bytes; a larger drawing becomes a PNG (about 50 kB), so that a report of ten figures stays under 1 MB
+)
 TEXT_LIMIT = 6_000  # characters of one text that a page shows
 
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
-
-Label = Literal["prompt", "reasoning", "answer", "tool call", "marker", "other"]
-_COLOURS: dict[str, tuple[str, str]] = {  # border, background: all with black text on top
-    "prompt": ("#71717a", "#f4f4f5"),
-    "reasoning": ("#5790fc", "#eef4ff"),
-    "answer": ("#2a8c4a", "#ecf8ef"),
-    "tool call": ("#c2410c", "#fff3ea"),
-    "marker": ("#7a21dd", "#f5edff"),
-    "other": ("#a1a1aa", "#ffffff"),
-}
-_TEXT_STYLE = "margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;font-size:0.85em"
 
 
 def completed(name: str) -> None:
@@ -50,7 +41,7 @@ def completed(name: str) -> None:
 def show(figure: "Figure", *, alt: str, caption: str, image: Literal["svg", "png"] = "svg") -> None:
     """Show a matplotlib figure with its alternative text and its caption, and close it.
 
-    `image="png"` suits dense scatter plots. An SVG above 150 kB is shown as PNG. Raises ValueError where `alt` or
+    `image="png"` suits dense scatter plots. An SVG above 70 kB is shown as PNG. Raises ValueError where `alt` or
     `caption` is empty.
     """
     _display(figure_html(figure, alt=alt, caption=caption, image=image), plain=f"{caption}\n{alt}")
@@ -67,15 +58,6 @@ def show_table(
     other numbers three significant digits. `index=True` makes the index the rows' headings.
     """
     _display(table_html(frame, caption=caption, formats=formats, index=index), plain=f"{caption}\n{frame.to_string()}")
-
-
-def show_sample(segments: Iterable[tuple[Label, str]], *, caption: str) -> None:
-    """Show one decoded sample as labelled, coloured segments in order: `("reasoning", "First, ...")`.
-
-    A marker's text names its id: `("marker", "</think> 163607")`.
-    """
-    parts = list(segments)
-    _display(sample_html(parts, caption=caption), plain="\n".join(f"[{label}] {text}" for label, text in parts))
 
 
 def printable(text: str, *, limit: int = TEXT_LIMIT) -> str:
@@ -133,22 +115,6 @@ def table_html(
         f'<div class="table" style="overflow-x:auto"><table><caption>{escape(printable(caption))}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
-
-
-def sample_html(segments: Iterable[tuple[Label, str]], *, caption: str) -> str:
-    """The `<figure>` that `show_sample` displays."""
-    blocks = []
-    for label, text in segments:
-        border, background = _COLOURS[label]
-        style = (
-            f"border-left:4px solid {border};background-color:{background};color:#18181b;padding:4px 8px;margin:2px 0"
-        )
-        blocks.append(
-            f'<div style="{style}"><div style="color:#3f3f46;font-size:0.75em;font-weight:bold">{label}</div>'
-            f'<pre dir="auto" style="{_TEXT_STYLE};color:#18181b;background-color:{background}">'
-            f"{escape(printable(text))}</pre></div>"
-        )
-    return f"<figure>{''.join(blocks)}<figcaption>{escape(printable(caption))}</figcaption></figure>"
 
 
 def _display(html: str, *, plain: str) -> None:
