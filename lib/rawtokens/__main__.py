@@ -93,18 +93,12 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _demo_server() -> Iterator[Callable[[], str]]:
-    """Start the demo's server in the background; what is given waits until it answers and returns its URL."""
-    from concurrent.futures import ThreadPoolExecutor
+    """Launch the demo's server; what is given waits until it answers and returns its URL."""
+    from .demo.server import launch_demo_server
 
-    from .demo.server import start_demo_server
-
-    with ThreadPoolExecutor(1) as threads:
-        print("demo server: starting")
-        server = threads.submit(start_demo_server, DEMO_MODEL, log_path=ROOT / "outputs" / "demo-server.log")
-        try:
-            yield lambda: server.result().url
-        finally:
-            server.result().stop()
+    with launch_demo_server(DEMO_MODEL, log_path=ROOT / "outputs" / "demo-server.log") as server:
+        print(f"demo server: starting on port {server.port}", flush=True)
+        yield lambda: server.wait_until_ready().url
 
 
 def _status(options: argparse.Namespace) -> int:

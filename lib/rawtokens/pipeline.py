@@ -179,7 +179,9 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
         return [folder / PROMPTS], journals or [folder / JOURNAL]
     if stage == "03":
         return [folder / PROMPTS, *journals], [folder / "verified.parquet"]
-    return [folder / "verified.parquet", folder / "rejected.jsonl", *journals], [folder / "summary.json"]
+    return [folder / PROMPTS, folder / "verified.parquet", folder / "rejected.jsonl", *journals], [
+        folder / "summary.json"
+    ]
 
 
 def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:

@@ -48,7 +48,7 @@ async def check_server(
     try:
         facts = await facts_of([url], api_key=api_key, transport=transport)
     except RawTokensError as error:
-        return [Check(check="reachable", status="fail", seen=str(error), to_do="start the server, or mend the URL")]
+        return [Check(check="reachable", status="fail", seen=str(error))]
     async with generate_client(4, api_key=api_key, transport=transport) as client:
         checks = [*_fact_checks(facts, tokenizer), await _tokenizer_check(client, url, tokenizer)]
         prompt_ids = tokenizer.prompt_ids(
@@ -67,7 +67,8 @@ def require_no_failure(url: str, checks: Sequence[Check]) -> None:
     """Raise ServerError with the first failed check, so that a run stops before it captures anything."""
     failed = [check for check in checks if check.status == "fail"]
     if failed:
-        raise ServerError(f"{url} fails the check {failed[0].check!r}: {failed[0].seen}; {failed[0].to_do}")
+        told = [text for text in (failed[0].seen, failed[0].to_do) if text]
+        raise ServerError(f"{url} fails the check {failed[0].check!r}: {'; '.join(told)}")
 
 
 def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
