@@ -1,7 +1,10 @@
 # `make demo` and `make test` do all the set-up they need: Python 3.11 to 3.13 with venv, git, make and PyPI.
 PYTHON ?= python3
 UV = .venv/bin/uv
+ENGINE_PIP = .venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check
 RUN = .venv/bin/rawtokens
+# A kernel without compiled modules takes seconds longer to start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup engine demo test lab check lock
 
@@ -36,6 +39,18 @@ engine: .venv-sglang/.ready ## the CPU engine's environment
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	@$(UV) pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python .venv/bin/python --no-deps --editable .
+	@touch $@
+
+.venv-sglang/.ready: lib/rawtokens/demo/engine_requirements.txt
+	@echo "setting up .venv-sglang, the CPU engine: about 2 GB"
+	@[ "$$(uname -s)" = Linux ] || \
+		{ echo "make: SGLang has no packages for $$(uname -s); give servers.urls in the run file a server of your own" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys, venv, ensurepip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
+		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13 with venv; try make PYTHON=python3.12, or install python3-venv" >&2; exit 2; }
+	@rm -rf .venv-sglang
+	@$(PYTHON) -m venv .venv-sglang
+	@$(ENGINE_PIP) "$$(grep ^torch== $<)" --constraint $<
+	@$(ENGINE_PIP) --no-deps --requirement $<
 	@touch $@
 
 lock: ## rewrite requirements.lock from pyproject.toml
