@@ -3,22 +3,24 @@ PYTHON ?= python3
 UV = .venv/bin/uv
 ENGINE_PIP = .venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check
 RUN = .venv/bin/rawtokens
+SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
+	$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup engine demo test lab check lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
-	@$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	@$(SET_UP_BOTH)
 	@$(RUN) demo-model .demo-model
 	@$(RUN) run notebooks/demo.yaml --demo-server
 
 test: ## unit tests, the notebooks, and the tests on the real server
-	@$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	@$(SET_UP_BOTH)
 	@.venv/bin/python -m pytest
 
 lab: ## JupyterLab on the notebooks with a demo server running
-	@$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	@$(SET_UP_BOTH)
 	@$(RUN) demo-model .demo-model
 	@$(RUN) serve-demo & server=$$!; trap 'kill $$server' EXIT; .venv/bin/jupyter lab notebooks
 
