@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from rawtokens.demo.dialogues import dialogues, rendered
 
 KINDS = ["sum", "difference", "conversion", "code", "call", "parallel_calls", "tool_result"]
 SEED = 2_000
+IN_FLIGHT = 32
 RUN_SECONDS = 10
 _RUNNER = """
 import json, sys
@@ -103,7 +106,9 @@ def measure(url: str, tokenizer: PreTrainedTokenizerBase, *, temperature: float,
     for kind in KINDS:
         problems = list(islice(dialogues(seed=SEED, held_out=True, kind=kind), per_kind))
         prompts = [rendered(tokenizer, problem)[0] for problem in problems]
-        replies = [ask(url, prompt, temperature=temperature, max_new_tokens=256) for prompt in prompts]
+        question = partial(ask, url, temperature=temperature, max_new_tokens=256)
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            replies = list(pool.map(question, prompts))
         rates[kind] = sum(map(is_right, [tokenizer] * per_kind, problems, replies)) / per_kind
     return rates
 
