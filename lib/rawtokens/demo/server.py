@@ -85,7 +85,7 @@ class DemoServer:
         """Stop the server and all that it started; returns when none of them is left. Stopping twice is harmless."""
         assert self.process.stdin is not None
         self.process.stdin.close()  # the launcher's lifeline
-        _wait_for_end_of_group(self.process)
+        _end_group(self.process)
         self.reservation.close()
 
     def _end_of_log(self) -> str:
@@ -238,10 +238,22 @@ def _how_it_ended(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _wait_for_end_of_group(leader: subprocess.Popen[bytes]) -> None:
-    """Return when nothing is left of a process group: it has 2 s to end by itself, then SIGKILL and 3 s more."""
-    with suppress(ProcessLookupError):
-        for tick in range(100):
-            leader.poll()  # reaps it: a zombie would count as a living member
-            os.killpg(leader.pid, 0 if tick < 40 else signal.SIGKILL)
-            time.sleep(0.05)
+def _end_group(leader: subprocess.Popen[bytes]) -> None:
+    """Return when no process of a group lives: it has 2 s to end by itself, then SIGKILL and 3 s more."""
+    for tick in range(100):
+        if leader.poll() is not None and not _lives(leader.pid):
+            return
+        if tick >= 40:
+            with suppress(ProcessLookupError):
+                os.killpg(leader.pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _lives(group: int) -> bool:
+    """Whether a process group has a member that is no zombie: init may take seconds to reap those."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _parent, members_group = path.read_text().rsplit(")", 1)[1].split()[:3]
+            if int(members_group) == group and state not in "ZX":
+                return True
+    return False
