@@ -1,10 +1,13 @@
 """Fixtures that several test files share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from rawtokens.demo.model import write_demo_model
+from rawtokens.demo.server import DemoServer, start_demo_server
 from rawtokens.demo.vocabulary import build_tokenizer
 from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
 
@@ -28,3 +31,35 @@ def kimi(kimi_folder: Path) -> PreTrainedTokenizerBase:
 def target(kimi_folder: Path) -> Tokenizer:
     """The real Kimi-K2.5 tokenizer as the kit loads it."""
     return load_tokenizer(str(kimi_folder))
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo reasoner's model folder, as `rawtokens demo-model` writes it; don't write into it."""
+    folder = tmp_path_factory.mktemp("demo") / "model"
+    write_demo_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo_target(demo_folder: Path) -> Tokenizer:
+    """The demo model's tokenizer as the kit loads it, with the vocabulary that its config gives."""
+    return load_tokenizer(str(demo_folder))
+
+
+@pytest.fixture(scope="session")
+def demo_server(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoServer]:
+    """The real SGLang on the CPU with the demo's model, as `rawtokens serve-demo` starts it; one a session."""
+    with start_demo_server(demo_folder, log_path=tmp_path_factory.mktemp("server") / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def parsing_server(
+    demo_server: DemoServer, demo_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DemoServer]:
+    """A second real server, beside `demo_server`, with Kimi's reasoning and tool-call parsers."""
+    parsers = ["--reasoning-parser", "kimi_k2", "--tool-call-parser", "kimi_k2"]
+    log = tmp_path_factory.mktemp("parsing") / "log"
+    with start_demo_server(demo_folder, log_path=log, port=demo_server.port + 1, extra_arguments=parsers) as server:
+        yield server
