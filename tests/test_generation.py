@@ -3,6 +3,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import aiohttp
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,14 @@ from rawtokens.records import PROMPTS_SCHEMA, Response, Sampling
 
 URL = "http://one:30000"
 OUTPUT_IDS = [1008, 163607, 5, 163586]
+KEY = "k-not-to-be-told"
 Handler = Callable[[dict[str, list[int]]], httpx.Response]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 0.01)
 
 
 def target(**changes: object) -> Target:
@@ -61,7 +69,8 @@ def run(folder: Path, handler: Handler, *, window: int = 4, **changes: object) -
         return handler(json.loads(request.content))
 
     transport = httpx.MockTransport(handle)
-    return asyncio.run(generate(folder, target(**changes), window=window, transport=transport)), routes
+    work = generate(folder, target(**changes), window=window, transport=transport, api_key=KEY)
+    return asyncio.run(work), routes
 
 
 def records(folder: Path) -> list[Response]:
@@ -208,6 +217,32 @@ def test_a_server_that_comes_back_within_the_patience_is_used_again(tmp_path: Pa
     assert progress.done == 2
 
 
+def test_a_row_that_times_out_on_a_server_that_answers_is_rejected_in_the_end(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+
+    def slow(sent: dict[str, list[int]]) -> httpx.Response:
+        if sent["sampling_params"]["max_new_tokens"] == 1:  # type: ignore[call-overload]
+            return answer(sent)
+        raise httpx.ReadTimeout("slow")
+
+    progress, routes = run(tmp_path, slow)
+    assert (progress.done, progress.rejected) == (0, 1)
+    assert [(item.key, item.reason) for item in read_rejections(tmp_path)] == [("0#0/0", "timeout")]
+    assert routes == ["/generate", "/abort_request", "/generate"] * 5  # each try, its abort, and the probe
+    assert records(tmp_path) == []
+
+
+def test_a_server_that_hangs_costs_no_row(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 3)
+
+    def hangs(sent: dict[str, list[int]]) -> httpx.Response:
+        raise httpx.ReadTimeout("slow")
+
+    with pytest.raises(RunStopped, match="gave no answer"):
+        run(tmp_path, hangs, patience_seconds=0.05)
+    assert read_rejections(tmp_path) == []
+
+
 def test_a_timed_out_request_is_aborted_before_it_is_tried_again(tmp_path: Path) -> None:
     write_prompts(tmp_path, 1)
     calls: list[int] = []
@@ -218,9 +253,114 @@ def test_a_timed_out_request_is_aborted_before_it_is_tried_again(tmp_path: Path)
             raise httpx.ReadTimeout("slow")
         return answer(sent)
 
-    _, routes = run(tmp_path, slow_once)
-    assert routes == ["/generate", "/abort_request", "/generate"]
+    _, routes = run(tmp_path, slow_once, patience_seconds=60.0)
+    assert routes == ["/generate", "/abort_request", "/generate", "/generate"]  # the third asks whether it lives
     assert [(item.key, item.attempt) for item in records(tmp_path)] == [("0#0/0", 2)]
+
+
+@pytest.mark.parametrize("error", [aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError])
+def test_what_the_transport_lets_through_is_a_lost_connection(tmp_path: Path, error: type[Exception]) -> None:
+    write_prompts(tmp_path, 1)
+    calls: list[int] = []
+
+    def broken_once(sent: dict[str, list[int]]) -> httpx.Response:
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return answer(sent)
+
+    progress, _ = run(tmp_path, broken_once, patience_seconds=60.0)
+    assert progress.done == 1
+
+
+def test_a_full_queue_does_not_stop_a_run_whose_requests_are_being_worked_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rawtokens.servers.CONNECT_SECONDS", -5.0)  # a request counts as being worked on at once
+    write_prompts(tmp_path, 2)
+    taken: list[int] = []
+
+    async def one_at_a_time(request: httpx.Request) -> httpx.Response:
+        if taken:
+            return httpx.Response(503, json={"error": "The request queue is full."})
+        taken.append(1)
+        await asyncio.sleep(0.1)
+        taken.clear()
+        return answer(json.loads(request.content))
+
+    progress = asyncio.run(generate(tmp_path, target(), window=2, transport=httpx.MockTransport(one_at_a_time)))
+    assert progress.done == 2
+
+
+@pytest.mark.parametrize("dead", ["http://dead:1", "http://zdead:1"])
+@pytest.mark.parametrize("dead_first", [True, False])
+def test_a_dead_server_among_several_takes_no_work_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str, dead_first: bool
+) -> None:
+    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 15.0)
+    write_prompts(tmp_path, 30)
+    asked: list[str] = []
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        if request.url.host in dead:
+            raise httpx.ConnectError("refused")
+        await asyncio.sleep(0.001)
+        return answer(json.loads(request.content))
+
+    urls = (dead, URL) if dead_first else (URL, dead)
+    progress = asyncio.run(generate(tmp_path, target(urls=urls), window=4, transport=httpx.MockTransport(handle)))
+    assert (progress.done, progress.rejected) == (30, 0)
+    assert sum(host != "one" for host in asked) <= 8  # four in flight, each failed and aborted once
+
+
+ECHOES: dict[str, Handler] = {
+    "rejected": lambda sent: httpx.Response(400, json={"error": f"bad header Bearer {KEY}"}),
+    "cut in the middle": lambda sent: httpx.Response(400, json={"error": "x" * 290 + KEY}),
+    "not JSON": lambda sent: httpx.Response(400, text=f"{KEY} {KEY}"),
+    "refused": lambda sent: httpx.Response(401, json={"error": {"message": f"{KEY}?"}}),
+    "unavailable": lambda sent: httpx.Response(503, json={"detail": [KEY]}),
+    "aborted": lambda sent: answer(sent, finish_reason={"type": "abort", "message": KEY}),
+    "in the record": lambda sent: answer(sent, weight_version=KEY),
+}
+
+
+@pytest.mark.parametrize("name", ECHOES)
+def test_a_key_that_the_server_repeats_lands_nowhere(tmp_path: Path, name: str) -> None:
+    write_prompts(tmp_path, 1)
+    told = ""
+    try:
+        run(tmp_path, ECHOES[name])
+    except RunStopped as error:
+        told = str(error)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert "[secret]" in told or b"[sec" in files
+    assert KEY[:6] not in told
+    assert KEY[:6].encode() not in files
+
+
+def test_a_key_of_digits_changes_no_id(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return answer(json.loads(request.content))
+
+    asyncio.run(generate(tmp_path, target(), transport=httpx.MockTransport(handle), api_key="1636"))
+    assert records(tmp_path)[0].output_ids == OUTPUT_IDS
+
+
+def test_keys_that_stand_twice_among_the_prompts_stop_the_run_in_words(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+    rows = pq.read_table(tmp_path / "prompts.parquet")
+    pq.write_table(pa.concat_tables([rows, rows]), tmp_path / "prompts.parquet")
+
+    async def after_a_moment(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.01)
+        return answer(json.loads(request.content))
+
+    with pytest.raises(InputError, match="a key has one record"):
+        asyncio.run(generate(tmp_path, target(), transport=httpx.MockTransport(after_a_moment)))
+    assert len(records(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("bad", [163840, -1, 2**31 - 1])

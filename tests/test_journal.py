@@ -60,7 +60,7 @@ def test_a_key_has_one_record(tmp_path: Path) -> None:
         opened.append(response("a#0/0"))
     with journal.open_journal(path) as opened:
         assert opened.known_keys == {"a#0/0"}
-        with pytest.raises(ValueError, match="a key has one record"):
+        with pytest.raises(InputError, match="a key has one record"):
             opened.append(response("a#0/0"))
     assert path.read_bytes() == line("a#0/0")
 
@@ -153,9 +153,39 @@ def test_a_stage_rewrites_its_own_rejections_only(tmp_path: Path) -> None:
 
 
 def test_shards_are_journals_too(tmp_path: Path) -> None:
-    for name in ("raw_responses.2-of-2.jsonl", "raw_responses.1-of-2.jsonl", "rejected.jsonl"):
+    copies = ("raw_responses (copy).jsonl", "raw_responses.old.jsonl", "raw_responses_backup.jsonl")
+    for name in ("raw_responses.2-of-2.jsonl", "raw_responses.1-of-2.jsonl", "rejected.jsonl", *copies):
         (tmp_path / name).write_bytes(b"")
     assert [path.name for path in journal.journal_paths(tmp_path)] == [
         "raw_responses.1-of-2.jsonl",
         "raw_responses.2-of-2.jsonl",
     ]
+
+
+@pytest.mark.parametrize(
+    "broken", [b"not json\n", b'{"stage":"generate"}\n', b'{"stage":"generate","key":"b', b"\xff\n"]
+)
+def test_a_broken_rejection_is_named_and_never_rewritten_away(tmp_path: Path, broken: bytes) -> None:
+    journal.write_rejections(tmp_path, "tokenize", [rejection("a", "tokenize")])
+    path = tmp_path / journal.REJECTED
+    path.write_bytes(path.read_bytes() + broken)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"rejected\.jsonl: line 2 is no record"):
+        journal.read_rejections(tmp_path)
+    with pytest.raises(InputError, match="line 2"):
+        journal.write_rejections(tmp_path, "generate", [])
+    assert path.read_bytes() == before
+
+
+def test_a_rejection_without_newline_counts_like_any_other(tmp_path: Path) -> None:
+    journal.write_rejections(tmp_path, "tokenize", [rejection("a", "tokenize"), rejection("b", "tokenize")])
+    path = tmp_path / journal.REJECTED
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert [item.key for item in journal.read_rejections(tmp_path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", [journal.JOURNAL, journal.REJECTED])
+def test_a_folder_in_a_files_place_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} can't be read: Is a directory"):
+        _ = journal.read_rejections(tmp_path) or list(journal.read_keys(tmp_path / journal.JOURNAL))

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -97,11 +98,54 @@ def test_rows_in_are_prompts_and_rejections(target: Tokenizer, tmp_path: Path) -
     assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["prompts.parquet", "rejected.jsonl"]
 
 
-def test_a_file_without_a_usable_row_is_refused(target: Tokenizer, tmp_path: Path) -> None:
+def test_a_file_without_a_usable_row_is_refused_and_earlier_prompts_stay(target: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "Hi"}]}) + "\n")
+    tokenize_file(path, tmp_path / "out", target)
+    before = (tmp_path / "out" / "prompts.parquet").read_bytes()
     path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "<|im_end|>"}]}) + "\n")
     with pytest.raises(InputError, match="no row became a prompt"):
-        tokenize_file(path, tmp_path, target)
+        tokenize_file(path, tmp_path / "out", target)
+    assert (tmp_path / "out" / "prompts.parquet").read_bytes() == before
+    assert [item.reason for item in read_rejections(tmp_path / "out")] == ["control_token_in_text"]
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["prompts.parquet", "rejected.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["truncation", "max_length", "tokenize", "add_generation_prompt", "tools"])
+def test_an_argument_that_would_change_how_ids_are_made_rejects_its_row(target: Tokenizer, name: str) -> None:
+    made = tokenize_conversation(conversation("Hi", **{name: 3}), target)
+    assert isinstance(made, Rejection)
+    assert made.reason == "tokenizer_error"
+    assert name in made.detail
+
+
+def test_a_control_token_in_a_rows_own_arguments_rejects_it(target: Tokenizer) -> None:
+    made = tokenize_conversation(conversation("Hi", note="</think>"), target)
+    assert isinstance(made, Rejection)
+    assert made.reason == "control_token_in_text"
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 junk junk junk PAR1", b"no parquet at all"])
+def test_damaged_prompts_say_what_to_run(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "prompts.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"prompts\.parquet can't be read .*; run stage 01 again"):
+        next(read_prompts(tmp_path))
+
+
+def test_half_written_prompts_say_what_to_run(target: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "Hi"}]}) + "\n")
+    tokenize_file(path, tmp_path, target)
+    whole = (tmp_path / "prompts.parquet").read_bytes()
+    (tmp_path / "prompts.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="run stage 01 again"):
+        next(read_prompts(tmp_path))
+
+
+def test_prompts_of_another_tool_are_refused_by_their_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["Hi"]}), tmp_path / "prompts.parquet")
+    with pytest.raises(InputError, match="has no column key"):
+        next(read_prompts(tmp_path))
 
 
 def test_missing_prompts_say_what_to_run(tmp_path: Path) -> None:

@@ -2,20 +2,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import small_dataset
 
 from rawtokens import runs
 from rawtokens.engines.sglang import ServerFacts
 from rawtokens.errors import InputError, ResumeError, ServerError
 from rawtokens.records import Json, Sampling
+from rawtokens.target_tokenizer import Tokenizer
 
-SMALLEST = "run: demo\nmodel: {tokenizer: org/model}\ndatasets:\n  B1: {prompts: prompts.json}\n"
 FACTS = ServerFacts(version="0.5.23", model="demo", weight_version="default", dtype="bfloat16")
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "run.yaml"
-    path.write_text(text)
-    return path
 
 
 def tokenized(folder: Path, **changes: Json) -> None:
@@ -27,54 +22,6 @@ def tokenized(folder: Path, **changes: Json) -> None:
 
 def generating(folder: Path, facts: ServerFacts = FACTS, sampling: Sampling | None = None) -> str:
     return runs.record_generating(folder, facts, sampling or Sampling())
-
-
-def test_every_key_but_three_has_a_default(tmp_path: Path) -> None:
-    settings = runs.load_run_file(write(tmp_path, SMALLEST))
-    assert settings.sampling == runs.SamplingSettings(
-        temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=512, samples_per_prompt=1, seed=None
-    )
-    assert settings.servers == runs.ServerSettings(
-        urls=("http://127.0.0.1:30000",), api_key_env=None, max_in_flight="auto"
-    )
-    assert settings.datasets["B1"].format == "auto"
-
-
-def test_paths_are_relative_to_the_run_file_and_hub_ids_stay(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    settings = runs.load_run_file(write(tmp_path, SMALLEST))
-    assert settings.model.tokenizer == "org/model"
-    assert settings.datasets["B1"].prompts == str(tmp_path / "prompts.json")
-    local = runs.load_run_file(write(tmp_path, SMALLEST.replace("org/model", "./model")))
-    assert local.model.tokenizer == str(tmp_path / "model")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (SMALLEST + "colour: red\n", "unknown field `colour`"),
-        (SMALLEST.replace("prompts.json", "p.json, fromat: x"), "unknown field `fromat`"),
-        (SMALLEST.replace("run: demo\n", ""), "missing required field `run`"),
-        (SMALLEST.replace("run: demo", "run: ../up"), "'../up' becomes a folder"),
-        (SMALLEST + "sampling: {temperature: hot}\n", r"Expected `float`, got `str` - at `\$.sampling.temperature`"),
-        (SMALLEST + "sampling: {top_p: 0}\n", "0 < top_p <= 1"),
-        (SMALLEST + "sampling: {samples_per_prompt: 0}\n", "samples_per_prompt is 0"),
-        (SMALLEST + "servers: {urls: []}\n", "name one server at least"),
-        (SMALLEST + "servers: {max_in_flight: many}\n", "'many'; expected a positive number or auto"),
-        (SMALLEST.replace("prompts.json", "p.json, turns: each"), "turns of B1 is 'each'"),
-        ("run: [", "can't be read as YAML"),
-        ("- 1\n", "Expected `object`"),
-    ],
-)
-def test_a_wrong_run_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        runs.load_run_file(write(tmp_path, text))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_run_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        runs.load_run_file(tmp_path / "none.yaml")
 
 
 def test_a_fingerprint_stays_over_resumes(tmp_path: Path) -> None:
@@ -92,8 +39,8 @@ def test_a_fingerprint_stays_over_resumes(tmp_path: Path) -> None:
         (msgspec.structs.replace(FACTS, model="other"), Sampling(), "model: was 'demo', now 'other'"),
         (msgspec.structs.replace(FACTS, weight_version="2"), Sampling(), "weight_version: was 'default', now '2'"),
         (msgspec.structs.replace(FACTS, version="0.6"), Sampling(), "engine_version: was '0.5.23', now '0.6'"),
-        (FACTS, Sampling(temperature=0.5), "sampling: was"),
-        (FACTS, Sampling(seed=1), "sampling: was"),
+        (FACTS, Sampling(temperature=0.5), "sampling.temperature: was 1.0, now 0.5"),
+        (FACTS, Sampling(seed=1), "sampling.sampling_seed: was None, now 1"),
     ],
 )
 def test_a_resume_with_other_ids_is_refused(tmp_path: Path, facts: ServerFacts, sampling: Sampling, words: str) -> None:
@@ -123,17 +70,54 @@ def test_a_server_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     assert "fingerprint" not in runs.read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("revision", ["", "revision: main, ", "revision: abc123, "])
-def test_a_hub_repositorys_own_code_needs_a_pinned_commit(tmp_path: Path, revision: str) -> None:
-    text = SMALLEST.replace("tokenizer: org/model", f"{revision}trust_remote_code: true, tokenizer: org/model")
-    with pytest.raises(InputError, match="full hash of a commit"):
-        runs.load_run_file(write(tmp_path, text))
+def test_a_difference_is_told_by_its_entry_and_not_by_all_of_them(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    generating(tmp_path)
+    with pytest.raises(ResumeError, match=r"\(sampling\.max_new_tokens: was 512, now 9\)"):
+        generating(tmp_path, sampling=Sampling(max_new_tokens=9))
 
 
-def test_the_kimi_run_waits_for_a_pinned_commit_and_is_complete_else(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[1] / "notebooks" / "kimi_k25.yaml").read_text()
-    with pytest.raises(InputError, match=r"trust_remote_code runs the Python of moonshotai/Kimi-K2\.5"):
-        runs.load_run_file(write(tmp_path, text))
-    settings = runs.load_run_file(write(tmp_path, text.replace("revision: null", f"revision: {'a' * 40}")))
-    assert settings.model.trust_remote_code
-    assert settings.sampling.max_new_tokens == 32768
+def test_a_whole_number_and_its_float_are_one_setting(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    first = generating(tmp_path, sampling=Sampling(temperature=1))
+    tokenized(tmp_path)
+    assert generating(tmp_path, sampling=Sampling(temperature=1.0)) == first
+
+
+def test_responses_of_another_set_up_are_not_added_to_when_the_manifest_is_lost(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    fingerprint = generating(tmp_path)
+    small_dataset.write_lines(
+        tmp_path / "raw_responses.jsonl",
+        [msgspec.structs.replace(small_dataset.response("a#0/0", [1], start=0, seconds=1), fingerprint=fingerprint)],
+    )
+    tokenized(tmp_path)  # run.json as after `rm run.json` and a new stage 01
+    assert generating(tmp_path) == fingerprint
+    tokenized(tmp_path)
+    with pytest.raises(ResumeError, match=f"another set-up .fingerprint {fingerprint}"):
+        generating(tmp_path, sampling=Sampling(temperature=0.5))
+    assert "fingerprint" not in runs.read_manifest(tmp_path)
+
+
+def test_an_answer_that_the_context_cant_hold_is_refused_before_a_prompt_is_sent(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    with pytest.raises(ServerError, match="max_new_tokens is 4096, the server's context holds 4096 ids"):
+        generating(tmp_path, msgspec.structs.replace(FACTS, context_length=4096), Sampling(max_new_tokens=4096))
+
+
+def test_sampling_that_no_server_takes_is_refused(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    with pytest.raises(InputError, match="top_k is 0"):
+        generating(tmp_path, sampling=Sampling(top_k=0))
+
+
+def test_no_stage_02_starts_while_prompts_are_being_rewritten(tmp_path: Path, target: Tokenizer) -> None:
+    runs.record_tokenizing(tmp_path, target, {})
+    runs.guard_tokenizing(tmp_path, target, {"thinking": False})
+    with pytest.raises(InputError, match="run stage 01 first"):
+        generating(tmp_path)
+    runs.record_tokenizing(tmp_path, target, {"thinking": False})
+    generating(tmp_path)
+    with pytest.raises(ResumeError, match=r"template_kwargs\.thinking: was False, now True"):
+        runs.guard_tokenizing(tmp_path, target, {"thinking": True})
+    generating(tmp_path)

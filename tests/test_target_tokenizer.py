@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rawtokens.errors import InputError, TokenizerError
-from rawtokens.target_tokenizer import PROBES, Tokenizer, load_tokenizer
+from rawtokens.target_tokenizer import PROBES, Tokenizer, load_tokenizer, template_arguments
 
 
 @pytest.fixture
@@ -70,6 +70,26 @@ def test_a_folder_without_tokenizer_files_is_one_clear_line(tmp_path: Path) -> N
     with pytest.raises(TokenizerError, match="can't be loaded") as caught:
         load_tokenizer(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("content", ["{", "[]", "\x00"])
+def test_a_damaged_file_is_one_clear_line(copied: Callable[..., Path], name: str, content: str) -> None:
+    folder = copied()
+    (folder / name).write_text(content)
+    with pytest.raises(TokenizerError, match=r"can't be loaded|no known family|no chat template") as caught:
+        load_tokenizer(str(folder))
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value) or "family" in str(caught.value)
+
+
+def test_template_arguments_are_a_json_object() -> None:
+    assert template_arguments('{"thinking": true}') == {"thinking": True}
+    for text in ("", "{", "[1]", "thinking", "null"):
+        with pytest.raises(InputError, match="expected JSON like"):
+            template_arguments(text)
+    with pytest.raises(InputError, match="'truncation', which is no argument of a chat template"):
+        template_arguments('{"truncation": true, "max_length": 9}')
 
 
 def test_a_tokenizer_without_chat_template_is_refused(copied: Callable[..., Path]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         code: int = options.command(options)
+        sys.stdout.flush()
     except RawTokensError as error:
-        print(f"rawtokens: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
+        return _say(str(error), error.exit_code)
+    except BrokenPipeError:  # whoever read standard output has gone, `rawtokens status RUN | head` for one
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
+        return _say("standard output was closed; what was done stays", 1)
+    except OSError as error:
+        return _say(f"{error}; mend that, then run the same command", 1)
     except KeyboardInterrupt:
-        print("rawtokens: stopped; run the same command to go on", file=sys.stderr)
-        return 1
+        return _say("stopped; run the same command to go on", 1)
+    return code
+
+
+def _say(message: str, code: int) -> int:
+    print(f"rawtokens: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 
@@ -55,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check_server)
 
     serve = commands.add_parser("serve-demo", help="the demo's model on a real SGLang server, on the CPU")
-    serve.add_argument("--port", type=int, default=30000)
+    serve.add_argument("--port", type=_port, default=30000)
     serve.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="DIR", help="a model folder (default: demo's)")
     serve.set_defaults(command=_serve_demo)
 
@@ -65,9 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 1 to 65535")
+    return int(text)
+
+
 def _run(options: argparse.Namespace) -> int:
     from .pipeline import NOTEBOOKS, Plan, notebooks_folder, run_stages
-    from .runs import load_run_file
+    from .run_file import load_run_file
 
     settings = load_run_file(options.run_file)
     datasets = tuple(options.dataset or settings.datasets)
@@ -105,7 +121,7 @@ def _status(options: argparse.Namespace) -> int:
     from .journal import journal_paths, read_keys, read_rejections
     from .planned import count_missing
     from .prompts import PROMPTS
-    from .runs import load_run_file
+    from .run_file import load_run_file
 
     settings = load_run_file(options.run_file)
     for name in settings.datasets:
@@ -120,17 +136,19 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _check_server(options: argparse.Namespace) -> int:
-    from .server_check import check_server, checks_table
-    from .servers import api_key_from
+    from .addresses import api_key_from, server_urls
+    from .server_check import check_server, checks_table, require_no_failure
     from .target_tokenizer import load_tokenizer
 
+    (url,) = server_urls([options.url])
     key = api_key_from(options.api_key_env)
     tokenizer = load_tokenizer(
         options.tokenizer, revision=options.revision, trust_remote_code=options.trust_remote_code
     )
-    checks = asyncio.run(check_server(options.url.rstrip("/"), tokenizer, api_key=key))
+    checks = asyncio.run(check_server(url, tokenizer, api_key=key))
     print(checks_table(checks).to_string(index=False))
-    return 1 if any(check.status == "fail" for check in checks) else 0
+    require_no_failure(url, checks)
+    return 0
 
 
 def _serve_demo(options: argparse.Namespace) -> int:

@@ -18,17 +18,18 @@ import httpx
 import msgspec
 
 from .engines import sglang
-from .engines.sglang import Answer, Failure
-from .errors import RunStopped
+from .engines.sglang import Failure
+from .errors import RunStopped, one_line
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
 from .planned import Request, planned_requests, seeded
 from .records import Rejection, Response, Sampling
-from .servers import generate_client
+from .servers import CONNECT_SECONDS, UNANSWERED, ServerPool, generate_client
 
 MAXIMUM_TRIES = 5
+RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
 DEFAULT_WINDOW = 64
 _REPORT_SECONDS = 10.0
-_SLOWEST_IDS_A_SECOND = 1.0
+_SLOWEST_IDS_A_SECOND = 100.0  # of a whole server: the demo's makes 200 on two CPU cores
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ async def generate(
     """
     with open_journal(folder / JOURNAL) as journal:
         async with generate_client(window, api_key=api_key, transport=transport) as client:
-            run = _Run(folder, journal, client, target)
+            run = _Run(folder, journal, client, target, window=window, api_key=api_key)
             requests = run.requests()
             workers = [asyncio.create_task(run.work(requests)) for _ in range(window)]
             reporter = asyncio.create_task(run.report(on_progress))
@@ -99,12 +100,17 @@ async def generate(
 class _Run:
     """The state that workers share."""
 
-    def __init__(self, folder: Path, journal: Journal, client: httpx.AsyncClient, target: Target) -> None:
-        self.folder, self.journal, self.client, self.target = folder, journal, client, target
-        self.loads = dict.fromkeys(target.urls, 0)
+    def __init__(
+        self, folder: Path, journal: Journal, client: httpx.AsyncClient, target: Target, *, window: int, api_key: str
+    ) -> None:
+        self.folder, self.journal, self.client, self.target, self.api_key = folder, journal, client, target, api_key
+        self.pool = ServerPool(target.urls)
+        # A long generation is silent until it ends, and the longer, the more share its server.
+        slowest = max(1.0, window / len(target.urls) / _SLOWEST_IDS_A_SECOND)
+        self.timeout = httpx.Timeout(CONNECT_SECONDS, read=60.0 + target.sampling.max_new_tokens * slowest)
         self.rejections = {item.key: item for item in read_rejections(folder) if item.stage == "generate"}
         self.planned = self.present = self.done = self.ids = 0
-        self.started = self.answered_at = time.monotonic()
+        self.started = time.monotonic()
 
     def requests(self) -> Iterator[Request]:
         """What is missing, counted on the way; read lazily, so that a million prompts take no memory."""
@@ -123,74 +129,101 @@ class _Run:
         """One request to its record or its rejection."""
         attempt = 1
         while True:
-            url = min(self.loads, key=lambda name: self.loads[name])
-            self.loads[url] += 1
-            try:
-                outcome = await self.ask(url, request, attempt)
-            finally:
-                self.loads[url] -= 1
+            url = self.pool.choose()
+            outcome = await self.ask(url, request, attempt)
+            if isinstance(outcome, Failure) and outcome.next == "wait":
+                await self.wait(url, outcome)
+                continue
+            if not isinstance(outcome, Failure) or outcome.reason != "timeout":
+                self.pool.answered(url)
             if isinstance(outcome, Response):
                 self.journal.append(outcome)
                 self.done += 1
                 self.ids += outcome.completion_tokens
-                self.answered_at = time.monotonic()
                 return
             if outcome.next == "stop":
                 raise RunStopped(f"{url}: {outcome.reason}: {outcome.detail}; mend that, then run the same command")
-            if outcome.next == "wait":
-                await self.wait(url, outcome)
-                continue
             if outcome.next == "reject" or attempt == MAXIMUM_TRIES:
                 self.reject(request, outcome)
                 return
+            await asyncio.sleep(random.uniform(0.0, RETRY_SECONDS * 2**attempt))
             attempt += 1
 
     async def ask(self, url: str, request: Request, attempt: int) -> Response | Failure:
         rid = uuid.uuid4().hex
-        body = sglang.request_body(
-            request.prompt_ids,
-            seeded(self.target.sampling, request.key),
-            stop_ids=self.target.stop_ids,
-            rid=rid,
-            vocabulary_size=self.target.vocabulary_size,
-        )
+        body = self.body(request, seeded(self.target.sampling, request.key), rid)
         started_at, started = datetime.now(UTC), time.monotonic()
-        # A long generation is silent until it ends: the read timeout allows for one id a second.
-        timeout = httpx.Timeout(30.0, read=60.0 + self.target.sampling.max_new_tokens / _SLOWEST_IDS_A_SECOND)
+        self.pool.asked_at[url][rid] = started
         try:
-            reply = await self.client.post(f"{url}/generate", content=body, timeout=timeout)
+            reply = await self.client.post(f"{url}/generate", content=body, timeout=self.timeout)
         except httpx.ReadTimeout:
             await self.abort(url, rid)
-            return Failure(reason="timeout", detail=f"no answer within {timeout.read:.0f} s", next="retry")
-        except httpx.TransportError as error:
+            # A server that hangs is no fault of the row: its tries count only where the server answers others.
+            well = self.pool.answered_at[url] > started or await self.answers(url, request)
+            detail = f"no answer within {self.timeout.read:.0f} s"
+            return Failure(reason="timeout", detail=detail, next="retry" if well else "wait")
+        except httpx.DecodingError as error:
+            return Failure(reason="malformed_answer", detail=one_line(error), next="retry")
+        except UNANSWERED as error:
             await self.abort(url, rid)
             return Failure(reason="connection", detail=f"{type(error).__name__} {error}".strip(), next="wait")
+        finally:
+            del self.pool.asked_at[url][rid]
         outcome = sglang.parse_answer(
             reply.status_code,
             reply.content,
             prompt_tokens=len(request.prompt_ids),
             vocabulary_size=self.target.vocabulary_size,
+            secret=self.api_key,
         )
         if isinstance(outcome, Failure):
             return outcome
-        return _response(request, outcome, self.target.fingerprint, url, rid, attempt, started_at, started)
+        return Response(
+            key=request.key,
+            prompt_ids=request.prompt_ids,
+            **msgspec.structs.asdict(outcome),
+            fingerprint=self.target.fingerprint,
+            server=url,
+            rid=rid,
+            attempt=attempt,
+            started_at=started_at.isoformat(),
+            latency_s=round(time.monotonic() - started, 4),
+        )
+
+    def body(self, request: Request, sampling: Sampling, rid: str) -> bytes:
+        size, stop_ids = self.target.vocabulary_size, self.target.stop_ids
+        return sglang.request_body(request.prompt_ids, sampling, stop_ids=stop_ids, rid=rid, vocabulary_size=size)
+
+    async def answers(self, url: str, request: Request) -> bool:
+        """Whether the server still generates one id: /health can be fine on a server that generates nothing."""
+        body = self.body(request, Sampling(max_new_tokens=1), uuid.uuid4().hex)
+        try:
+            reply = await self.client.post(f"{url}/generate", content=body, timeout=60.0)
+        except UNANSWERED:
+            return False
+        return reply.status_code == 200
 
     async def abort(self, url: str, rid: str) -> None:
         """Ask the server to forget an unanswered request, so that a retry does not decode beside it."""
         try:
             await self.client.post(f"{url}/abort_request", json={"rid": rid}, timeout=5.0)
-        except httpx.HTTPError:
+        except UNANSWERED:
             return  # a server that is gone has forgotten it; SGLang aborts on disconnect too
 
     async def wait(self, url: str, failure: Failure) -> None:
-        silent = time.monotonic() - self.answered_at
-        if silent > self.target.patience_seconds:
+        """Let a server that can't answer rest; end the run where none has answered for too long.
+
+        A full queue is no silence while requests that are out are being worked on: long ones take longer than
+        any patience.
+        """
+        pause, silent = self.pool.failed(url), self.pool.silent_seconds()
+        waiting = failure.reason != "timeout" and self.pool.at_work()
+        if pause and silent > self.target.patience_seconds and not waiting:
             raise RunStopped(
                 f"{url} gave no answer for {silent:.0f} s ({failure.reason}: {failure.detail}); "
                 "start the server, then run the same command: it goes on where it stopped"
             )
-        # Between 0.5 and 15 s, longer the longer nothing came back, with jitter so that workers spread out.
-        await asyncio.sleep(random.uniform(0.5, min(15.0, 1.0 + silent / 4)))
+        await asyncio.sleep(pause)
 
     def reject(self, request: Request, failure: Failure) -> None:
         self.rejections[request.key] = Rejection(
@@ -204,7 +237,7 @@ class _Run:
             present=self.present,
             done=self.done,
             rejected=len(self.rejections),
-            in_flight=sum(self.loads.values()),
+            in_flight=self.pool.in_flight(),
             ids_per_second=self.ids / seconds if seconds > 0 else 0.0,
             seconds=seconds,
         )
@@ -215,32 +248,3 @@ class _Run:
             write_rejections(self.folder, "generate", list(self.rejections.values()))
             if on_progress:
                 on_progress(self.progress())
-
-
-def _response(
-    request: Request,
-    answer: Answer,
-    fingerprint: str,
-    url: str,
-    rid: str,
-    attempt: int,
-    started_at: datetime,
-    started: float,
-) -> Response:
-    return Response(
-        key=request.key,
-        prompt_ids=request.prompt_ids,
-        output_ids=answer.output_ids,
-        finish_reason=answer.finish_reason,
-        matched=answer.matched,
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
-        cached_tokens=answer.cached_tokens,
-        weight_version=answer.weight_version,
-        fingerprint=fingerprint,
-        server=url,
-        rid=rid,
-        attempt=attempt,
-        started_at=started_at.isoformat(),
-        latency_s=round(time.monotonic() - started, 4),
-    )

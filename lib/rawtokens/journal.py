@@ -7,13 +7,14 @@ module does not know what a good response is, and it never rewrites a line that 
 
 import fcntl
 import os
+import re
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -22,8 +23,10 @@ from .records import Rejection, Response, Stage
 
 JOURNAL = "raw_responses.jsonl"
 REJECTED = "rejected.jsonl"
+_JOURNAL_NAME = re.compile(r"raw_responses(\.\d+-of-\d+)?\.jsonl")
 _KEY_START = b'{"key":"'
 _SYNC_SECONDS = 5.0
+_Record = TypeVar("_Record", Response, Rejection)
 
 
 class Journal:
@@ -36,25 +39,34 @@ class Journal:
         self._synced_at = time.monotonic()
 
     def append(self, response: Response) -> None:
-        """Write one record as one line, with one write; on disk within 5 seconds. Raises RunStopped, ValueError."""
+        """Write one record as one line, with one write; on disk within 5 seconds. Raises RunStopped, InputError."""
         if response.key in self.known_keys:
-            raise ValueError(f"key {response.key!r} stands in {self.path.name} already; a key has one record")
+            raise InputError(
+                f"key {response.key!r} stands in {self.path} already; a key has one record: are keys twice in "
+                "prompts.parquet? Run stage 01 again"
+            )
         line = msgspec.json.encode(response) + b"\n"
-        try:
+        with self._visible_failures():
             if self._file.write(line) != len(line):
                 raise OSError("the write was cut short; the disk may be full")
-            if time.monotonic() - self._synced_at > _SYNC_SECONDS:
-                self.sync()
+        self.known_keys.add(response.key)
+        if time.monotonic() - self._synced_at > _SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Bring what was written to the disk. Raises RunStopped."""
+        with self._visible_failures():
+            os.fsync(self._file.fileno())
+        self._synced_at = time.monotonic()
+
+    @contextmanager
+    def _visible_failures(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RunStopped(
                 f"can't write {self.path}: {error}; make room or mount it again, then run the same command"
             ) from error
-        self.known_keys.add(response.key)
-
-    def sync(self) -> None:
-        """Bring what was written to the disk."""
-        os.fsync(self._file.fileno())
-        self._synced_at = time.monotonic()
 
 
 @contextmanager
@@ -142,26 +154,24 @@ def read_keys(path: Path) -> Iterator[str]:
 
 def read_responses(path: Path) -> Iterator[Response]:
     """The records of a journal's whole lines, in the order written. Raises InputError for a line that is none."""
-    decoder = msgspec.json.Decoder(Response)
-    for number, line in _whole_lines(path):
-        try:
-            yield decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise InputError(f"{path}: line {number} is no record of this kit ({error}); move it away") from error
+    return _records(path, _whole_lines(path), Response)
 
 
 def journal_paths(folder: Path) -> list[Path]:
-    """The journals of a data set: one, or one a shard (raw_responses.I-of-N.jsonl), by name."""
-    return sorted(folder.glob("raw_responses*.jsonl"))
+    """The journals of a data set: one, or one a shard (raw_responses.I-of-N.jsonl), by name; a copy is none."""
+    return sorted(path for path in folder.glob("raw_responses*.jsonl") if _JOURNAL_NAME.fullmatch(path.name))
 
 
 def read_rejections(folder: Path) -> list[Rejection]:
-    """The lines of rejected.jsonl, or none where there is no such file."""
+    """The lines of rejected.jsonl, or none where there is no such file. Raises InputError for a line that is none."""
     path = folder / REJECTED
     if not path.exists():
         return []
-    decoder = msgspec.json.Decoder(Rejection)
-    return [decoder.decode(line) for _, line in _whole_lines(path)]
+    try:
+        lines = path.read_bytes().splitlines()  # written whole: a last line without newline is an editor's, not torn
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}; mend or move it, then run again") from error
+    return list(_records(path, ((number, line) for number, line in enumerate(lines, start=1) if line), Rejection))
 
 
 def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection]) -> None:
@@ -182,12 +192,27 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
 
 
+def _records(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[_Record]) -> Iterator[_Record]:
+    decoder = msgspec.json.Decoder(kind)
+    for number, line in lines:
+        try:
+            yield decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise InputError(
+                f"{path}: line {number} is no record of this kit ({error}); take the line out or move the file away, "
+                "then run again"
+            ) from error
+
+
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that end with a newline; a last line without one is being written, or is torn."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield number, line
+    except OSError as error:
+        raise InputError(f"{path} can't be read: {error.strerror}; mend or move it, then run again") from error
 
 
 def _tail_start(file: BinaryIO, block: int = 1 << 16) -> int:

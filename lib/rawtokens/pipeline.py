@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from .addresses import api_key_from
 from .errors import InputError, TokenizerError
-from .journal import JOURNAL, journal_paths, lock
+from .journal import JOURNAL, REJECTED, journal_paths, lock
 from .planned import count_missing
 from .prompts import PROMPTS
-from .runs import RunFile
+from .run_file import RunFile, looks_like_path
+from .runs import MANIFEST
 
 Scalar = str | int | float | bool
 
@@ -33,7 +35,9 @@ _TITLES = {
     "03": "Verify responses",
     "04": "Report token statistics",
 }
-# They change no output: where a run lies, which servers answer, how many requests are in flight.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
+_TURN_SECONDS = 600.0
+# These change no output: where a run lies, which servers answer, how many requests are in flight.
 _IMMATERIAL = ("output_dir", "urls", "api_key_env", "max_in_flight", "prompts")
 
 
@@ -45,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notebooks: Path
     datasets: tuple[str, ...]
     stages: tuple[str, ...] = tuple(NOTEBOOKS)
-    one_stage: bool = False  # a stage that was asked for by number is run even where nothing is missing
+    one_stage: bool = False  # stage 00 runs where it was asked for by number, though nothing is to be generated
 
 
 def notebooks_folder(run_file: Path) -> Path:
@@ -74,13 +78,17 @@ def run_stages(
     with ExitStack() as stack:
         for name in plan.datasets:
             stack.enter_context(lock(plan.run_folder / name / ".stages.lock"))
-        needs_server = _needs_server(plan)
-        ready = stack.enter_context(start_server()) if start_server and needs_server else None
+        urls: Sequence[str] = plan.settings.servers.urls
+        # A server takes half a minute to start; prompts are tokenized meanwhile.
+        ready = stack.enter_context(start_server()) if start_server and _needs_server(plan) else None
         for name in plan.datasets:
             _run(plan, "01", name, on_line)
-        urls = (ready(),) if ready else plan.settings.servers.urls
-        if needs_server or plan.one_stage:
-            _run(plan, "00", "", on_line, urls)
+        if _needs_server(plan):
+            if start_server:
+                urls = ((ready or stack.enter_context(start_server()))(),)
+            _check_server(plan, on_line, urls)
+        elif plan.one_stage:
+            _check_server(plan, on_line, urls)
         for stage in ("02", "03", "04"):
             for name in plan.datasets:
                 _run(plan, stage, name, on_line, urls)
@@ -88,31 +96,41 @@ def run_stages(
         return write_index(plan.run_folder, datasets=known, settings=_shown_settings(plan.settings))
 
 
+def _check_server(plan: Plan, on_line: Callable[[str], None], urls: Sequence[str]) -> None:
+    """Stage 00, which belongs to the run and not to a data set: runs of other data sets take turns."""
+    if "00" in plan.stages:
+        with lock(plan.run_folder / ".stages.lock", wait_seconds=_TURN_SECONDS):
+            _run(plan, "00", "", on_line, urls)
+
+
 def _check_inputs(plan: Plan) -> None:
-    """Refuse a missing prompt file or tokenizer folder before a kernel starts."""
-    tokenizer = Path(plan.settings.model.tokenizer)
-    if tokenizer.is_absolute() and not tokenizer.is_dir():
+    """Refuse a missing prompt file, tokenizer folder or key before a kernel starts."""
+    tokenizer = plan.settings.model.tokenizer
+    if looks_like_path(tokenizer) and not Path(tokenizer).is_dir():
         raise TokenizerError(
             f"tokenizer {tokenizer}: no such folder; correct model.tokenizer "
             "(`rawtokens demo-model DIR` makes the demo's)"
         )
     for name in plan.datasets:
-        prompts = Path(plan.settings.datasets[name].prompts)
-        if "01" in plan.stages and not prompts.is_file():
-            raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
+        prompts, folder = Path(plan.settings.datasets[name].prompts), plan.run_folder / name
+        if "01" in plan.stages:
+            if not prompts.exists():
+                raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
+            if not prompts.is_file():
+                raise InputError(f"{prompts} of {name} is no file; give datasets.{name}.prompts one file")
+        elif plan.stages != ("00",) and not (folder / PROMPTS).exists():
+            raise InputError(f"{folder / PROMPTS} is missing; run stage 01 for {name} first")
+    if "00" in plan.stages or _needs_server(plan):
+        api_key_from(plan.settings.servers.api_key_env or "")
 
 
 def _needs_server(plan: Plan) -> bool:
-    if "02" not in plan.stages:
-        return False
-    return any(_lacks_responses(plan, name) for name in plan.datasets)
+    return "02" in plan.stages and any(_lacks_responses(plan, name) for name in plan.datasets)
 
 
 def _lacks_responses(plan: Plan, name: str) -> bool:
     folder = plan.run_folder / name
-    if not (folder / PROMPTS).exists() or ("01" in plan.stages and not _current(plan, "01", name)):
-        return True
-    return count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
+    return not (folder / PROMPTS).exists() or count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
 
 
 def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls: Sequence[str] = ()) -> None:
@@ -150,6 +168,8 @@ def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls
 def _current(plan: Plan, stage: str, name: str) -> bool:
     from .stages import is_current
 
+    if stage == "01" and not all((plan.run_folder / name / file).exists() for file in (REJECTED, MANIFEST)):
+        return False  # later stages write them too, so that stage 01's record can't hold their digest
     return is_current(_executed(plan, stage, name), digest=_digest(plan, stage, name))
 
 
@@ -171,17 +191,19 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
     if stage == "00":
         return [], [folder / "server_check.json"]
     if stage == "01":
-        tokenizer = Path(plan.settings.model.tokenizer)
-        return [Path(plan.settings.datasets[name].prompts), tokenizer / "tokenizer.json", tokenizer / "config.json"], [
-            folder / PROMPTS
-        ]
+        return [Path(plan.settings.datasets[name].prompts), *_tokenizer_files(plan)], [folder / PROMPTS]
     if stage == "02":
         return [folder / PROMPTS], journals or [folder / JOURNAL]
     if stage == "03":
-        return [folder / PROMPTS, *journals], [folder / "verified.parquet"]
-    return [folder / PROMPTS, folder / "verified.parquet", folder / "rejected.jsonl", *journals], [
-        folder / "summary.json"
-    ]
+        return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], [folder / "verified.parquet"]
+    return [folder / PROMPTS, folder / "verified.parquet", folder / REJECTED, *journals], [folder / "summary.json"]
+
+
+def _tokenizer_files(plan: Plan) -> list[Path]:
+    """Every file of a tokenizer's folder but weights: each may decide an id. A hub id is told by its revision."""
+    folder = Path(plan.settings.model.tokenizer)
+    found = folder.iterdir() if folder.is_dir() else []
+    return sorted(path for path in found if path.is_file() and path.suffix not in _WEIGHTS)
 
 
 def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:

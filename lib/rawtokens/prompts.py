@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from .conversations import read_conversations
 from .errors import InputError, RunStopped, one_line
-from .journal import write_rejections
+from .journal import REJECTED, write_rejections
 from .markers import thinking_mode
 from .records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
 
@@ -73,7 +73,7 @@ def tokenize_file(
     """A prompt file becomes `folder`/prompts.parquet, and what fails goes to rejected.jsonl.
 
     Returns the number of prompts and the rejections; rows in = prompts + rejections. Both files appear whole or
-    not at all. Raises InputError where no row became a prompt.
+    not at all. Raises InputError where no row became a prompt: earlier prompts then stay as they were.
     """
     rejections: list[Rejection] = []
 
@@ -89,43 +89,52 @@ def tokenize_file(
             else:
                 yield made
 
-    count = _write_prompts(folder / PROMPTS, prompts())
-    write_rejections(folder, "tokenize", rejections)
-    if count == 0:
-        reasons = ", ".join(sorted({rejection.reason for rejection in rejections})) or "the file has no rows"
-        raise InputError(f"{path}: no row became a prompt ({reasons}); see rejected.jsonl, mend the file, run again")
+    temporary = folder / f".{PROMPTS}.tmp"
+    try:
+        count = _write_prompts(temporary, prompts())
+        write_rejections(folder, "tokenize", rejections)
+        if count == 0:
+            reasons = ", ".join(sorted({rejection.reason for rejection in rejections})) or "the file has no rows"
+            raise InputError(
+                f"{path}: no row became a prompt ({reasons}); see {folder / REJECTED}, mend the file, run again"
+            )
+        temporary.replace(folder / PROMPTS)
+    except OSError as error:
+        raise RunStopped(f"can't write {folder / PROMPTS}: {error}; mend the folder, then run it again") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     return count, rejections
 
 
 def read_prompts(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, object]]:
-    """Rows of prompts.parquet as dicts, read batch by batch. Raises InputError where there is no such file."""
+    """Rows of prompts.parquet as dicts, read batch by batch. Raises InputError where it is missing or damaged."""
     path = folder / PROMPTS
     if not path.exists():
         raise InputError(f"{path} is missing; run stage 01 for this data set first")
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
-            yield from batch.to_pylist()
+    wanted = list(columns or PROMPTS_SCHEMA.names)
+    try:
+        with pq.ParquetFile(path) as file:
+            absent = [name for name in wanted if name not in file.schema_arrow.names]
+            if absent:
+                raise InputError(f"{path} has no column {absent[0]}; move it away and run stage 01 again")
+            for batch in file.iter_batches(batch_size=_BATCH, columns=wanted):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} can't be read ({one_line(error)}); run stage 01 again") from error
 
 
 def _write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
-    temporary = path.with_name(f".{path.name}.tmp")
     count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(temporary, PROMPTS_SCHEMA, compression="zstd", use_dictionary=False) as writer:
-            batch: list[Prompt] = []
-            for prompt in prompts:
-                batch.append(prompt)
-                count += 1
-                if len(batch) == _BATCH:
-                    writer.write_table(_table(batch))
-                    batch = []
-            writer.write_table(_table(batch))
-        temporary.replace(path)
-    except OSError as error:
-        raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd", use_dictionary=False) as writer:
+        batch: list[Prompt] = []
+        for prompt in prompts:
+            batch.append(prompt)
+            count += 1
+            if len(batch) == _BATCH:
+                writer.write_table(_table(batch))
+                batch = []
+        writer.write_table(_table(batch))
     return count
 
 
@@ -135,7 +144,8 @@ def _table(prompts: Sequence[Prompt]) -> pa.Table:
 
 def _control_text(conversation: Conversation, tokenizer: "Tokenizer") -> str:
     """The first control token that any text of a row spells out; the encoder would make a control id of it."""
-    found = tokenizer.control_texts.search(_json([conversation.messages, conversation.tools]))
+    own = conversation.template_kwargs
+    found = tokenizer.control_texts.search(_json([conversation.messages, conversation.tools, own]))
     return found.group() if found else ""
 
 

@@ -1,4 +1,4 @@
-"""A run: its file, its folders, its manifest, and the guard that keeps two runs from mixing.
+"""A run's manifest, and the guard that keeps two runs from mixing.
 
 The manifest (run.json in a data set's folder) holds what changes ids: tokenizer, template and its arguments by
 stage 01, engine, model and sampling by the first stage 02; the fingerprint is a hash over it. URLs, window, limit
@@ -6,130 +6,23 @@ and samples_per_prompt change no id and stay outside. This module does not know 
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import yaml
 
 from .engines.sglang import ServerFacts, sampling_parameters
-from .errors import InputError, ResumeError, ServerError
-from .journal import write_atomically
+from .errors import InputError, ResumeError, RunStopped, ServerError
+from .journal import journal_paths, read_responses, write_atomically
 from .records import Json, Sampling
+from .run_file import check_sampling
 
 if TYPE_CHECKING:
     from .target_tokenizer import Tokenizer
 
 MANIFEST = "run.json"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tokenizer that renders prompts, and what its template is given."""
-
-    tokenizer: str
-    revision: str | None = None
-    trust_remote_code: bool = False
-    template_kwargs: dict[str, object] = {}  # JSON values
-
-
-class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the target is served; `api_key_env` names an environment variable, never the key itself."""
-
-    urls: tuple[str, ...] = ("http://127.0.0.1:30000",)
-    api_key_env: str | None = None
-    max_in_flight: int | str = "auto"
-
-
-class SamplingSettings(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """records.Sampling as a run file may write it."""
-
-
-class DatasetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One prompt file of the run."""
-
-    prompts: str
-    format: str = "auto"
-    turns: str = "last"
-    limit: int | None = None
-
-
-class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run file, checked; paths in it are made absolute by `load_run_file`."""
-
-    run: str
-    model: ModelSettings
-    datasets: dict[str, DatasetSettings]
-    servers: ServerSettings = ServerSettings()
-    sampling: SamplingSettings = SamplingSettings()
-
-
-def load_run_file(path: Path) -> RunFile:
-    """Read and check a run file. Raises InputError that names the key and what was expected."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"run file {path} does not exist; notebooks/demo.yaml is one to start from") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"run file {path} can't be read as YAML: {' '.join(str(error).split())}") from error
-    try:
-        settings = msgspec.convert(content, RunFile)
-    except msgspec.ValidationError as error:
-        raise InputError(f"run file {path}: {error}") from error
-    _check(path, settings)
-    tokenizer = _resolve(path, settings.model.tokenizer, only_if_path=True)
-    model = msgspec.structs.replace(settings.model, tokenizer=tokenizer)
-    require_pinned_code(tokenizer, model.revision or "", trust_remote_code=model.trust_remote_code)
-    return msgspec.structs.replace(
-        settings,
-        model=model,
-        datasets={
-            name: msgspec.structs.replace(dataset, prompts=_resolve(path, dataset.prompts))
-            for name, dataset in settings.datasets.items()
-        },
-    )
-
-
-def _check(path: Path, settings: RunFile) -> None:
-    for name in [settings.run, *settings.datasets]:
-        if not _NAME.fullmatch(name):
-            raise InputError(f"run file {path}: {name!r} becomes a folder; use letters, digits, '.', '_' and '-'")
-    if not settings.datasets:
-        raise InputError(f"run file {path}: `datasets` is empty; name one prompt file at least")
-    if not settings.servers.urls:
-        raise InputError(f"run file {path}: `servers.urls` is empty; name one server at least")
-    window = settings.servers.max_in_flight
-    if window != "auto" and not (isinstance(window, int) and window > 0):
-        raise InputError(f"run file {path}: max_in_flight is {window!r}; expected a positive number or auto")
-    for name, dataset in settings.datasets.items():
-        if dataset.turns != "last":
-            raise InputError(f"run file {path}: turns of {name} is {dataset.turns!r}; this version knows `last`")
-    sampling = settings.sampling
-    if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.max_new_tokens < 1:
-        raise InputError(f"run file {path}: sampling needs temperature >= 0, 0 < top_p <= 1, max_new_tokens >= 1")
-    if sampling.samples_per_prompt < 1:
-        raise InputError(f"run file {path}: samples_per_prompt is {sampling.samples_per_prompt}; expected 1 or more")
-
-
-def require_pinned_code(name: str, revision: str, *, trust_remote_code: bool) -> None:
-    """Refuse to run a hub repository's own Python at a moving revision. Raises InputError."""
-    if trust_remote_code and not Path(name).expanduser().is_dir() and not _COMMIT.fullmatch(revision):
-        raise InputError(
-            f"trust_remote_code runs the Python of {name}: set `revision` to the full hash of a commit that you "
-            f"reviewed, not {revision or 'nothing'!r} (README, 'Your own server', says how to find it)"
-        )
-
-
-def _resolve(run_file: Path, name: str, *, only_if_path: bool = False) -> str:
-    """A path as seen from the run file; a hub id stays as it is."""
-    here = (run_file.parent / Path(name).expanduser()).resolve()
-    if only_if_path and not here.exists() and not name.startswith((".", "/", "~")):
-        return name
-    return str(here)
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:
@@ -144,21 +37,38 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     return manifest
 
 
-def record_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> None:
-    """Write stage 01's part of the manifest.
+def guard_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> None:
+    """Before stage 01 writes anything: refuse where it would mix, and forget how earlier prompts were made.
 
-    Raises ResumeError where responses stand in the folder that were generated from other prompts' ids.
+    Between here and `record_tokenizing` no stage 02 starts, so that prompts of one tokenizer never go out under
+    the name of another. Raises ResumeError where responses were generated from another set-up's prompts.
     """
-    part: dict[str, Json] = {
+    manifest = read_manifest(folder)
+    if "fingerprint" in manifest:
+        _guard(folder, manifest, _tokenizing(tokenizer, template_kwargs))
+        return
+    try:
+        (folder / MANIFEST).unlink(missing_ok=True)
+    except OSError as error:
+        raise RunStopped(f"can't write {folder / MANIFEST}: {error}; mend the folder, then run it again") from error
+
+
+def record_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> None:
+    """Write stage 01's part of the manifest, after prompts.parquet. Raises as `guard_tokenizing` does."""
+    part = _tokenizing(tokenizer, template_kwargs)
+    manifest = read_manifest(folder)
+    if "fingerprint" in manifest:
+        _guard(folder, manifest, part)
+    _write(folder, {**manifest, **part})
+
+
+def _tokenizing(tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    return {
         **tokenizer.identity,
         "template_kwargs": dict(template_kwargs),
         "vocabulary_size": tokenizer.vocabulary_size,
         "stop_ids": [tokenizer.markers.turn_end],
     }
-    manifest = read_manifest(folder)
-    if "fingerprint" in manifest:
-        _guard(folder, manifest, part)
-    _write(folder, {**manifest, **part})
 
 
 class Tokenized(msgspec.Struct, frozen=True):
@@ -179,16 +89,13 @@ def read_tokenized(folder: Path) -> Tokenized:
 def record_generating(folder: Path, facts: ServerFacts, sampling: Sampling) -> str:
     """Write stage 02's part of the manifest at the first start, and return the run's fingerprint.
 
-    A later start must agree with it. Raises ResumeError with the differences where it does not, and ServerError
-    where the server's vocabulary is another one than the tokenizer folder's.
+    A later start must agree with it, and so must the responses that are there. Raises ResumeError with the
+    differences where they do not, InputError for a sampling value that no server takes, and ServerError where the
+    server's vocabulary is another one than the tokenizer folder's or its context can't hold an answer.
     """
+    check_sampling(sampling)
     tokenized = read_tokenized(folder)
-    manifest = read_manifest(folder)
-    if facts.vocabulary_size and facts.vocabulary_size != tokenized.vocabulary_size:
-        raise ServerError(
-            f"the server's vocabulary has {facts.vocabulary_size} ids, the tokenizer's model has "
-            f"{tokenized.vocabulary_size}; use the tokenizer of the model that is served, or another server"
-        )
+    _check_facts(facts, tokenized, sampling)
     part: dict[str, Json] = {
         "engine": facts.engine,
         "engine_version": facts.version,
@@ -198,12 +105,15 @@ def record_generating(folder: Path, facts: ServerFacts, sampling: Sampling) -> s
         "quantization": facts.quantization,
         "sampling": sampling_parameters(sampling, stop_ids=tokenized.stop_ids),
     }
+    manifest = read_manifest(folder)
     known = manifest.get("fingerprint")
     if isinstance(known, str):
         _guard(folder, manifest, part)
+        _check_journals(folder, known)
         return known
     covered = {name: value for name, value in {**manifest, **part}.items() if name not in _OUTSIDE}
     fingerprint = hashlib.sha256(msgspec.json.encode(covered, order="sorted")).hexdigest()[:16]
+    _check_journals(folder, fingerprint)
     server = msgspec.to_builtins(facts)
     versions = {name: metadata.version(name) for name in ("rawtokens", "transformers", "tokenizers")}
     _write(folder, {**manifest, **part, "server": server, "versions": versions, "fingerprint": fingerprint})
@@ -214,18 +124,52 @@ _OUTSIDE = ("fingerprint", "server", "versions", "tokenizer")
 """In the manifest but not in the fingerprint: a tokenizer's name is where it was found, its hash is what it does."""
 
 
+def _check_facts(facts: ServerFacts, tokenized: Tokenized, sampling: Sampling) -> None:
+    """Refuse what contradicts the run; what the server does not tell is no contradiction."""
+    if facts.vocabulary_size and facts.vocabulary_size != tokenized.vocabulary_size:
+        raise ServerError(
+            f"the server's vocabulary has {facts.vocabulary_size} ids, the tokenizer's model has "
+            f"{tokenized.vocabulary_size}; use the tokenizer of the model that is served, or another server"
+        )
+    if facts.context_length and sampling.max_new_tokens >= facts.context_length:
+        raise ServerError(
+            f"max_new_tokens is {sampling.max_new_tokens}, the server's context holds {facts.context_length} ids, "
+            "prompt included: every prompt would be refused; lower max_new_tokens, or start a server with more"
+        )
+
+
+def _check_journals(folder: Path, fingerprint: str) -> None:
+    """Refuse a journal that begins with another set-up's response: run.json was lost, or the file was moved here."""
+    for path in journal_paths(folder):
+        first = next(read_responses(path), None)
+        if first is not None and first.fingerprint != fingerprint:
+            raise ResumeError(
+                f"{path} was generated by another set-up (fingerprint {first.fingerprint}, this one's is "
+                f"{fingerprint}); put its {MANIFEST} and settings back, or give the run a new name"
+            )
+
+
 def _guard(folder: Path, manifest: Mapping[str, Json], now: Mapping[str, Json]) -> None:
     """Refuse what differs; what either side can't tell (null, behind a router) is no contradiction."""
     differences = [
-        f"{name}: was {manifest[name]!r}, now {value!r}"
+        difference
         for name, value in now.items()
-        if name not in _OUTSIDE and value is not None and manifest.get(name) is not None and manifest[name] != value
+        if name not in _OUTSIDE and value is not None and manifest.get(name) is not None
+        for difference in _differences(name, manifest[name], value)
     ]
     if differences:
         raise ResumeError(
             f"{folder} holds responses of another set-up ({'; '.join(differences)}); "
             "give the run a new name, or put the setting back"
         )
+
+
+def _differences(name: str, was: Json, now: Json) -> list[str]:
+    """What differs, in words; of two maps the entries that differ."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        return [f"{name}.{key}: was {was.get(key)!r}, now {now.get(key)!r}" for key in keys]
+    return [f"{name}: was {was!r}, now {now!r}"] if was != now else []
 
 
 def _write(folder: Path, manifest: Mapping[str, Json]) -> None:

@@ -13,18 +13,21 @@ import httpx
 import msgspec
 import pandas as pd
 
-from .engines import sglang
-from .engines.sglang import Answer, Failure, ServerFacts
-from .errors import RawTokensError, ServerError
+from .engines.sglang import Answer, Failure, ServerFacts, error_text, parse_answer, request_body
+from .errors import ServerError
 from .markers import last_position
 from .records import Json, Sampling
-from .servers import facts_of, generate_client
+from .servers import UNANSWERED, facts_of, generate_client
 from .target_tokenizer import PROBES, Tokenizer
 
 GOLDEN_QUESTION = "What is 2+2?"
 """The question of the first validation of Kimi-K2.5: 15 prompt ids, 150 new ids at temperature 0."""
 
 Status = Literal["pass", "warn", "fail"]
+
+
+class _Tokenized(msgspec.Struct, frozen=True):
+    tokens: list[int]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,17 +47,17 @@ async def check_server(
     api_key: str = "",
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[Check]:
-    """All checks in order; ends early, with a `fail`, where the server does not answer as SGLang does."""
+    """All checks in order; one `fail` alone where nothing answers at `url`, or refuses the key."""
     try:
         facts = await facts_of([url], api_key=api_key, transport=transport)
-    except RawTokensError as error:
+    except ServerError as error:
         return [Check(check="reachable", status="fail", seen=str(error))]
     async with generate_client(4, api_key=api_key, transport=transport) as client:
-        checks = [*_fact_checks(facts, tokenizer), await _tokenizer_check(client, url, tokenizer)]
+        checks = [*_fact_checks(facts, tokenizer), await _tokenizer_check(client, url, tokenizer, api_key)]
         prompt_ids = tokenizer.prompt_ids(
             [{"role": "user", "content": GOLDEN_QUESTION}], template_kwargs=template_kwargs
         )
-        answer = await ask(client, url, prompt_ids, tokenizer)
+        answer = await ask(client, url, prompt_ids, tokenizer, api_key=api_key)
     return [*checks, *_answer_checks(prompt_ids, answer, tokenizer)]
 
 
@@ -90,7 +93,7 @@ def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
         ),
         Check(
             check="vocabulary",
-            status="fail" if size and size != bound else "pass",
+            status="pass" if size == bound else ("fail" if size else "warn"),
             seen=f"{size or 'not told'} on the server, {bound} from the tokenizer's folder",
             to_do="use the tokenizer folder of the model that is served" if size and size != bound else "",
         ),
@@ -114,43 +117,53 @@ def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
     ]
 
 
-async def _tokenizer_check(client: httpx.AsyncClient, url: str, tokenizer: Tokenizer) -> Check:
+async def _tokenizer_check(client: httpx.AsyncClient, url: str, tokenizer: Tokenizer, api_key: str) -> Check:
     """Encode the probes on both sides, where the server offers /tokenize."""
     name = "same ids on both sides"
     for text in PROBES:
         body: Json = {"model": "default", "prompt": text, "add_special_tokens": False}
-        reply = await client.post(f"{url}/tokenize", json=body, timeout=60.0)
-        if reply.status_code != 200:
-            return Check(check=name, status="warn", seen=f"/tokenize: {sglang.error_text(reply.content)}")
-        theirs = msgspec.json.decode(reply.content).get("tokens")
+        try:
+            reply = await client.post(f"{url}/tokenize", json=body, timeout=60.0)
+            theirs = msgspec.json.decode(reply.content, type=_Tokenized).tokens if reply.status_code == 200 else None
+        except (*UNANSWERED, msgspec.MsgspecError) as error:
+            return Check(check=name, status="warn", seen=f"/tokenize gave no ids ({type(error).__name__})")
+        if theirs is None:
+            return Check(check=name, status="warn", seen=f"/tokenize: {error_text(reply.content, secret=api_key)}")
         ours = list(tokenizer.encoder.encode(text, add_special_tokens=False))
         if theirs != ours:
             return Check(
                 check=name,
                 status="fail",
-                seen=f"{text!r} is {ours[:8]} here and {str(theirs)[:60]} there",
+                seen=f"{text!r} is {ours[:8]} here and {theirs[:8]} there",
                 to_do="set model.tokenizer to the tokenizer of the model that is served",
             )
     return Check(check=name, status="pass", seen=f"{len(PROBES)} probe texts encoded alike")
 
 
 async def ask(
-    client: httpx.AsyncClient, url: str, prompt_ids: list[int], tokenizer: Tokenizer, *, max_new_tokens: int = 150
+    client: httpx.AsyncClient,
+    url: str,
+    prompt_ids: list[int],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int = 150,
+    api_key: str = "",
 ) -> Answer | Failure:
     """One generation at temperature 0 through /generate, checked."""
-    body = sglang.request_body(
+    size = tokenizer.vocabulary_size
+    body = request_body(
         prompt_ids,
         Sampling(temperature=0.0, max_new_tokens=max_new_tokens),
         stop_ids=[tokenizer.markers.turn_end],
         rid=uuid.uuid4().hex,
-        vocabulary_size=tokenizer.vocabulary_size,
+        vocabulary_size=size,
     )
     try:
         reply = await client.post(f"{url}/generate", content=body, timeout=300.0)
-    except httpx.HTTPError as error:
+    except UNANSWERED as error:
         return Failure(reason="connection", detail=type(error).__name__, next="wait")
-    return sglang.parse_answer(
-        reply.status_code, reply.content, prompt_tokens=len(prompt_ids), vocabulary_size=tokenizer.vocabulary_size
+    return parse_answer(
+        reply.status_code, reply.content, prompt_tokens=len(prompt_ids), vocabulary_size=size, secret=api_key
     )
 
 

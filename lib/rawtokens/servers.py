@@ -1,30 +1,75 @@
-"""Connections to servers: the client for /generate, the control routes, and what a server tells of itself.
+"""Connections to servers: the client for /generate, which server is asked next, and what a server tells of itself.
 
 httpx is the interface; under it an aiohttp transport, since httpx's own collapses above a few dozen requests in
 flight (15 requests/s at 256, against 2,714 with this one). This module does not know what a run is.
 """
 
 import asyncio
-import os
+import random
+import time
 from collections.abc import Sequence
+from functools import partial
 
+import aiohttp
 import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
 
 from .engines.sglang import ServerFacts, error_text, server_facts
-from .errors import InputError, ServerError
+from .errors import ServerError
 from .records import Json
 
+UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
+"""What a request without a usable answer raises; httpx-aiohttp 0.2 lets some of aiohttp's own errors through."""
 
-def api_key_from(variable: str) -> str:
-    """The key in an environment variable, or "" where no variable is named. Raises InputError where it is unset."""
-    if not variable:
-        return ""
-    key = os.environ.get(variable, "")
-    if not key:
-        raise InputError(f"the environment variable {variable} (servers.api_key_env) is not set; export it first")
-    return key
+CONNECT_SECONDS = 30.0
+LONGEST_REST = 15.0
+
+
+class ServerPool:
+    """Which of several servers is asked next: the least loaded of those that are not resting after a failure."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        now = time.monotonic()
+        self.asked_at: dict[str, dict[str, float]] = {url: {} for url in urls}  # by request id, monotonic seconds
+        self.answered_at = dict.fromkeys(urls, now)
+        self._failures = dict.fromkeys(urls, 0)
+        self._resting_until = dict.fromkeys(urls, now)
+
+    def choose(self) -> str:
+        """A server; one that rests only where all do."""
+        now = time.monotonic()
+        return min(self.asked_at, key=lambda url: (self._resting_until[url] > now, len(self.asked_at[url])))
+
+    def answered(self, url: str) -> None:
+        """The server is well: it rests no longer."""
+        self.answered_at[url] = self._resting_until[url] = time.monotonic()
+        self._failures[url] = 0
+
+    def failed(self, url: str) -> float:
+        """Let a server rest, longer with each failure in a row, and return for how many seconds to wait.
+
+        0 where another server can be asked; jitter spreads out those that wait.
+        """
+        now = time.monotonic()
+        if self._resting_until[url] <= now:
+            self._failures[url] += 1
+            self._resting_until[url] = now + min(LONGEST_REST, 0.5 * 2 ** self._failures[url])
+        first = min(self._resting_until.values())
+        return 0.0 if first <= now else (first - now) * random.uniform(0.5, 1.5)
+
+    def in_flight(self) -> int:
+        """How many requests are out."""
+        return sum(len(asked) for asked in self.asked_at.values())
+
+    def silent_seconds(self) -> float:
+        """For how long no server has answered anything."""
+        return time.monotonic() - max(self.answered_at.values())
+
+    def at_work(self) -> bool:
+        """Whether a request has been out for longer than a connection takes: a server is computing its answer."""
+        line = time.monotonic() - CONNECT_SECONDS - 5.0
+        return any(asked_at < line for asked in self.asked_at.values() for asked_at in asked.values())
 
 
 def generate_client(
@@ -46,10 +91,10 @@ async def facts_of(
     Raises ServerError where one can't be reached, refuses the key, or differs from the first.
     """
     async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
-        answers = await asyncio.gather(*[_facts(client, url) for url in urls])
+        answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls])
     first = answers[0]
     for url, facts in zip(urls, answers, strict=True):
-        for name in ("engine", "version", "model", "weight_version", "dtype", "quantization"):
+        for name in ("engine", "version", "model", "weight_version", "dtype", "quantization", "vocabulary_size"):
             ours, theirs = getattr(first, name), getattr(facts, name)
             if ours is not None and theirs is not None and ours != theirs:
                 raise ServerError(
@@ -58,28 +103,25 @@ async def facts_of(
     return first
 
 
-async def _facts(client: httpx.AsyncClient, url: str) -> ServerFacts:
-    model_info = await _get(client, url, "/model_info") or await _get(client, url, "/get_model_info")
-    server_info = await _get(client, url, "/server_info") or await _get(client, url, "/get_server_info")
-    models = await _get(client, url, "/v1/models")
-    return server_facts(model_info, server_info, models)
+async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFacts:
+    get = partial(_get, client, url, api_key=api_key)
+    model_info = await get("/model_info") or await get("/get_model_info")
+    server_info = await get("/server_info") or await get("/get_server_info")
+    return server_facts(model_info, server_info, await get("/v1/models"), secret=api_key)
 
 
-async def _get(client: httpx.AsyncClient, url: str, route: str) -> dict[str, Json] | None:
+async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str) -> dict[str, Json] | None:
     """A control route's JSON object, or None where the server (or a router before it) has no such route."""
     try:
-        reply = await client.get(f"{url}{route}", timeout=30.0)
-    except httpx.HTTPError as error:
+        reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
+    except UNANSWERED as error:
         raise ServerError(
             f"no server answers at {url} ({type(error).__name__}); start it (`rawtokens serve-demo` starts the "
             "demo's) or correct servers.urls"
         ) from error
-    except (httpx.InvalidURL, ValueError) as error:
-        raise InputError(
-            f"server URL {url!r} is not valid ({error}); expected something like http://HOST:30000"
-        ) from error
     if reply.status_code in (401, 403):
-        raise ServerError(f"{url} refuses the key ({error_text(reply.content)}); set servers.api_key_env")
+        said = error_text(reply.content, secret=api_key)
+        raise ServerError(f"{url} refuses the key ({said}); set servers.api_key_env to the variable that holds it")
     if reply.status_code != 200:
         return None
     try:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import transformers
@@ -15,10 +16,10 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
-from .errors import TokenizerError, one_line
+from .errors import InputError, RawTokensError, TokenizerError, one_line
 from .markers import Markers, find_markers
 from .records import Json
-from .runs import require_pinned_code
+from .run_file import looks_like_path, require_pinned_code
 
 # Texts on which tokenizers that are loaded as another class were seen to differ (transformers issue 45488).
 PROBES = (
@@ -28,6 +29,14 @@ PROBES = (
     "你好，世界！今天天气怎么样？",
     "naïve Ünïcode ÇEDILLA don't WE'LL 🙂👍🏽",
     "12345678901 3.14159 0x1F https://example.org/?q=1&r=2",
+)
+
+
+# Arguments of transformers' apply_chat_template that are not passed on to the template.
+_NOT_THE_TEMPLATES = frozenset(
+    {"conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"}
+    | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+    | {"sanitize_control_tokens"}
 )
 
 
@@ -60,7 +69,12 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, Json] | None = None,
     ) -> list[int]:
-        """The ids of the rendered conversation, generation prompt included. Raises what the template raises."""
+        """The ids of the rendered conversation, generation prompt included.
+
+        Raises what the template raises, and ValueError for an argument that is no template's but would change how
+        ids are made (`truncation`, `tokenize` and the like).
+        """
+        _refuse_others_arguments(template_kwargs or {})
         ids = self.encoder.apply_chat_template(
             [dict(message) for message in messages],
             tools=[dict(tool) for tool in tools] or None,
@@ -72,24 +86,41 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         return [int(item) for item in ids]
 
 
+def template_arguments(text: str) -> dict[str, Json]:
+    """A notebook's `template_kwargs`: a JSON object. Raises InputError for anything else."""
+    try:
+        arguments = msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise InputError(f'template_kwargs is {text!r}: {error}; expected JSON like {{"thinking": true}}') from error
+    _refuse_others_arguments(arguments)
+    return cast("dict[str, Json]", arguments)
+
+
 def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = False) -> Tokenizer:
     """The tokenizer in a folder or of a hub model, checked against its own tokenizer.json on a probe set.
 
     Raises TokenizerError where it can't be loaded, has no chat template, has no known markers, or encodes the
     probes otherwise than the raw tokenizer.json beside it does.
     """
-    where = str(Path(name).expanduser()) if _looks_like_path(name) else name
-    if _looks_like_path(name) and not Path(where).is_dir():
+    where = str(Path(name).expanduser()) if looks_like_path(name) else name
+    if looks_like_path(name) and not Path(where).is_dir():
         raise TokenizerError(
             f"tokenizer {name!r}: no such folder; give a folder with tokenizer files or a hub id "
             "(the demo's is made by `rawtokens demo-model DIR`)"
         )
     require_pinned_code(where, revision, trust_remote_code=trust_remote_code)
-    options = {"revision": revision or None, "trust_remote_code": trust_remote_code}
     try:
-        encoder: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
+        return _load(name, where, revision, trust_remote_code)
+    except RawTokensError:
+        raise
     except Exception as error:  # transformers, tokenizers and the hub client raise many kinds
         raise TokenizerError(f"tokenizer {name!r} can't be loaded: {one_line(error)}") from error
+
+
+def _load(name: str, where: str, revision: str, trust_remote_code: bool) -> Tokenizer:
+    encoder: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        where, revision=revision or None, trust_remote_code=trust_remote_code
+    )
     if not encoder.chat_template:
         raise TokenizerError(f"tokenizer {name!r} has no chat template; prompts can't be rendered with it")
     _compare_with_raw(encoder, where, revision)
@@ -101,13 +132,19 @@ def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = F
         vocabulary_size=_vocabulary_size(encoder, where, revision),
         control_texts=re.compile("|".join(re.escape(text) for text in special)),
         identity={
-            "tokenizer": Path(where).name if _looks_like_path(name) else name,
+            "tokenizer": Path(where).name if looks_like_path(name) else name,
             "tokenizer_revision": revision,
             "tokenizer_class": type(encoder).__name__,
             "tokenizer_sha256": _tokenizer_hash(encoder),
             "chat_template_sha256": hashlib.sha256(str(encoder.chat_template).encode()).hexdigest(),
         },
     )
+
+
+def _refuse_others_arguments(arguments: Mapping[str, object]) -> None:
+    for name in arguments:
+        if name in _NOT_THE_TEMPLATES:
+            raise InputError(f"template_kwargs holds {name!r}, which is no argument of a chat template; take it out")
 
 
 def _compare_with_raw(encoder: PreTrainedTokenizerBase, where: str, revision: str) -> None:
@@ -131,7 +168,7 @@ def _vocabulary_size(encoder: PreTrainedTokenizerBase, where: str, revision: str
     if path is None:
         return len(encoder)
     config, _ = PretrainedConfig.get_config_dict(str(Path(path).parent))
-    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     return int(size) if size else len(encoder)
 
 
@@ -150,7 +187,3 @@ def _tokenizer_hash(encoder: PreTrainedTokenizerBase) -> str:
     probes = [list(encoder.encode(text, add_special_tokens=False)) for text in PROBES]
     content = json.dumps([sorted(encoder.get_vocab().items(), key=lambda item: item[1]), probes])
     return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _looks_like_path(name: str) -> bool:
-    return Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.count("/") != 1

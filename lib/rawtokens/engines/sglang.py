@@ -96,8 +96,8 @@ def request_body(
 def sampling_parameters(sampling: Sampling, *, stop_ids: Sequence[int]) -> dict[str, Json]:
     """SGLang's sampling_params, complete: what is left out would be the server's default."""
     parameters: dict[str, Json] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        "temperature": float(sampling.temperature),  # 1 and 1.0 are one setting to the fingerprint too
+        "top_p": float(sampling.top_p),
         "top_k": sampling.top_k,
         "min_p": 0.0,
         "repetition_penalty": 1.0,
@@ -114,10 +114,15 @@ def sampling_parameters(sampling: Sampling, *, stop_ids: Sequence[int]) -> dict[
     return parameters
 
 
-def parse_answer(status: int, body: bytes, *, prompt_tokens: int, vocabulary_size: int) -> Answer | Failure:
-    """One HTTP answer of /generate as a checked generation, or as a failure with what to do next."""
+def parse_answer(
+    status: int, body: bytes, *, prompt_tokens: int, vocabulary_size: int, secret: str = ""
+) -> Answer | Failure:
+    """One HTTP answer of /generate as a checked generation, or as a failure with what to do next.
+
+    `secret` is the key, which a server may repeat in what it says; it is taken out of every text, never of ids.
+    """
     if status != 200:
-        return _http_failure(status, error_text(body))
+        return _http_failure(status, error_text(body, secret=secret))
     try:
         answer = _BODY.decode(body)
     except msgspec.MsgspecError as error:
@@ -127,18 +132,18 @@ def parse_answer(status: int, body: bytes, *, prompt_tokens: int, vocabulary_siz
         return Failure(reason="nan_weights", detail="the server matched 'NaN happened'", next="stop")
     if finish is None or finish.type not in ("stop", "length"):
         detail = "no finish reason" if finish is None else f"{finish.type}: {finish.message}"
-        return Failure(reason="aborted", detail=detail, next="retry")
+        return Failure(reason="aborted", detail=_told(detail, secret), next="retry")
     problem = _check(answer, finish, prompt_tokens, vocabulary_size)
     if problem:
         return problem
     return Answer(
         output_ids=answer.output_ids,
         finish_reason="stop" if finish.type == "stop" else "length",
-        matched=finish.matched,
+        matched=_told(finish.matched, secret) if isinstance(finish.matched, str) else finish.matched,
         prompt_tokens=answer.meta_info.prompt_tokens,
         completion_tokens=answer.meta_info.completion_tokens,
         cached_tokens=answer.meta_info.cached_tokens,
-        weight_version=answer.meta_info.weight_version or "default",
+        weight_version=_told(answer.meta_info.weight_version or "default", secret),
     )
 
 
@@ -175,60 +180,68 @@ def _http_failure(status: int, detail: str) -> Failure:
     return Failure(reason=f"http_{status}", detail=detail, next="retry")
 
 
-def error_text(body: bytes) -> str:
-    """What an error body says, in any of SGLang's four shapes: error string, error object, message, detail."""
+def error_text(body: bytes, *, secret: str = "") -> str:
+    """What an error body says, in any of SGLang's four shapes: error string, error object, message, detail.
+
+    At most 300 characters, without `secret`.
+    """
     try:
         content = msgspec.json.decode(body)
     except msgspec.MsgspecError:
-        return body[:300].decode(errors="replace").strip()
-    if not isinstance(content, dict):
-        return str(content)[:300]
-    found = content.get("error") or content.get("message") or content.get("detail") or content
-    if isinstance(found, dict):
-        found = found.get("message", found)
-    return str(found)[:300]
+        return _told(body.decode(errors="replace").strip(), secret)
+    if isinstance(content, dict):
+        content = content.get("error") or content.get("message") or content.get("detail") or content
+    if isinstance(content, dict):
+        content = content.get("message", content)
+    return _told(str(content), secret)
+
+
+def _told(text: str, secret: str) -> str:
+    """A server's words, the key taken out before they are cut: half a key is a key too."""
+    return (text.replace(secret, "[secret]") if secret else text)[:300]
 
 
 def server_facts(
-    model_info: Mapping[str, Json] | None, server_info: Mapping[str, Json] | None, models: Mapping[str, Json] | None
+    model_info: Mapping[str, Json] | None,
+    server_info: Mapping[str, Json] | None,
+    models: Mapping[str, Json] | None,
+    *,
+    secret: str = "",
 ) -> ServerFacts:
     """The facts of a run's manifest from /model_info, /server_info and /v1/models, each None where absent.
 
-    Only named fields are taken: /server_info shows the api key in clear, also inside launch_command.
+    Only named fields are taken, and `secret` out of them: /server_info shows the api key in clear, also inside
+    launch_command.
     """
+
+    def text(value: Json) -> str | None:
+        return _told(value, secret) if isinstance(value, str) and value else None
+
     info = {**(model_info or {}), **(server_info or {})}
     listed = (models or {}).get("data")
     served = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
     states = info.get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+    limit = _number(state.get("effective_max_running_requests_per_dp"))
     return ServerFacts(
-        version=_text(info.get("version")),
-        model=_base_name(_text(info.get("model_path")) or _text(served.get("id"))),
-        weight_version=_text(info.get("weight_version")),
-        dtype=_text(info.get("dtype")),
-        quantization=_text(info.get("quantization")),
-        reasoning_parser=_text(info.get("reasoning_parser")),
-        tool_call_parser=_text(info.get("tool_call_parser")),
+        version=text(info.get("version")),
+        model=_base_name(text(info.get("model_path")) or text(served.get("id"))),
+        weight_version=text(info.get("weight_version")),
+        dtype=text(info.get("dtype")),
+        quantization=text(info.get("quantization")),
+        reasoning_parser=text(info.get("reasoning_parser")),
+        tool_call_parser=text(info.get("tool_call_parser")),
         context_length=_number(served.get("max_model_len")) or _number(info.get("context_length")),
         vocabulary_size=_number(info.get("vocab_size")),
-        running_limit=_running_limit(info, state),
+        running_limit=limit * (_number(info.get("dp_size")) or 1) if limit else None,
         auto_truncate=_flag(info.get("allow_auto_truncate")),
         skip_tokenizer_init=_flag(info.get("skip_tokenizer_init")),
     )
 
 
-def _running_limit(info: Mapping[str, Json], state: Mapping[str, Json]) -> int | None:
-    limit = _number(state.get("effective_max_running_requests_per_dp"))
-    return None if limit is None else limit * (_number(info.get("dp_size")) or 1)
-
-
 def _base_name(path: str | None) -> str | None:
     """A hub id as it is, a local path's last folder: a manifest holds no machine's paths."""
     return path.rstrip("/").rsplit("/", 1)[-1] if path and path.startswith(("/", ".", "~")) else path
-
-
-def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def _number(value: Json) -> int | None:
