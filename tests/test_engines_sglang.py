@@ -1,0 +1,132 @@
+"""The wire format, on answers that a real SGLang 0.5.23 gave (tests/data/sglang)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rawtokens.engines.sglang import (
+    Answer,
+    Failure,
+    error_text,
+    parse_answer,
+    request_body,
+    sampling_parameters,
+    server_facts,
+)
+from rawtokens.errors import InputError
+from rawtokens.records import Json, Sampling
+
+DATA = Path(__file__).parent / "data" / "sglang"
+
+
+def recorded(name: str) -> tuple[int, bytes]:
+    """A recorded answer's HTTP status and body."""
+    content = json.loads((DATA / f"{name}.json").read_bytes())
+    return content["status"], json.dumps(content["body"]).encode()
+
+
+def parsed(name: str) -> Answer | Failure:
+    status, body = recorded(name)
+    content = json.loads(body)
+    prompt_tokens = content["meta_info"]["prompt_tokens"] if status == 200 else 0
+    return parse_answer(status, body, prompt_tokens=prompt_tokens, vocabulary_size=163840)
+
+
+def test_a_stop_answer_keeps_its_stop_id() -> None:
+    body = json.loads(recorded("answer_stop")[1])
+    answer = parsed("answer_stop")
+    assert isinstance(answer, Answer)
+    assert answer.output_ids == body["output_ids"]
+    assert answer.output_ids[-1] == answer.matched == body["meta_info"]["finish_reason"]["matched"] == 163586
+    assert (answer.finish_reason, answer.completion_tokens) == ("stop", len(body["output_ids"]))
+
+
+def test_a_length_answer_matched_nothing() -> None:
+    answer = parsed("answer_length")
+    assert isinstance(answer, Answer)
+    assert (answer.finish_reason, answer.matched) == ("length", None)
+
+
+def test_a_stop_string_leaves_its_own_ids_and_no_stop_id() -> None:
+    answer = parsed("answer_stop_string")
+    assert isinstance(answer, Answer)
+    assert (answer.finish_reason, answer.matched, answer.output_ids[-1]) == ("stop", "</think>", 163607)
+
+
+def test_an_abort_under_200_is_tried_again() -> None:
+    assert recorded("answer_abort")[0] == 200
+    failure = parsed("answer_abort")
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.next) == ("aborted", "retry")
+
+
+ERRORS = [
+    ("error_prompt_too_long", 400, "context_exceeded", "reject"),
+    ("error_too_many_tokens", 400, "context_exceeded", "reject"),
+    ("error_unknown_sampling_parameter", 400, "bad_request", "reject"),
+    ("error_duplicate_rid", 400, "bad_request", "reject"),
+    ("error_no_input", 400, "bad_request", "reject"),
+    ("error_unauthorized", 401, "key_refused", "stop"),
+    ("error_not_found", 404, "no_generate_route", "stop"),
+    ("error_wrong_method", 405, "no_generate_route", "stop"),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "reason", "following"), ERRORS)
+def test_an_error_body_is_told_apart(name: str, status: int, reason: str, following: str) -> None:
+    failure = parsed(name)
+    assert isinstance(failure, Failure)
+    assert (recorded(name)[0], failure.reason, failure.next) == (status, reason, following)
+    assert failure.detail
+    assert not failure.detail.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"error": "Unauthorized"}', "Unauthorized"),
+        (b'{"error": {"message": "too long", "code": 400}}', "too long"),
+        (b'{"object": "error", "message": "bad value"}', "bad value"),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b"<html>502 Bad Gateway</html>", "<html>502 Bad Gateway</html>"),
+        (b'"text"', "text"),
+    ],
+)
+def test_all_shapes_of_an_error_are_read(body: bytes, text: str) -> None:
+    assert error_text(body) == text
+
+
+def test_a_request_sends_ids_and_every_sampling_value() -> None:
+    body = json.loads(
+        request_body([163587, 163606], Sampling(seed=7), stop_ids=[163586], rid="r", vocabulary_size=163840)
+    )
+    assert body["input_ids"] == [163587, 163606]
+    assert body["rid"] == "r"
+    assert body["sampling_params"] == sampling_parameters(Sampling(seed=7), stop_ids=[163586])
+    assert body["sampling_params"]["sampling_seed"] == 7
+
+
+@pytest.mark.parametrize("prompt_ids", [[], [163840], [-1], [5, 2**40]])
+def test_ids_that_would_kill_the_server_are_refused(prompt_ids: list[int]) -> None:
+    with pytest.raises(InputError, match="run stage 01 again"):
+        request_body(prompt_ids, Sampling(), stop_ids=[], rid="r", vocabulary_size=163840)
+
+
+def test_facts_are_taken_by_name_and_no_key_is_among_them() -> None:
+    model_info: dict[str, Json] = json.loads(recorded("model_info")[1])
+    server_info: dict[str, Json] = json.loads(recorded("server_info")[1])
+    models: dict[str, Json] = json.loads(recorded("models")[1])
+    assert "SECRET" in json.dumps(server_info)  # scrubbed when it was recorded; a real server shows the key here
+    facts = server_facts(model_info, server_info, models)
+    assert (facts.engine, facts.version, facts.weight_version) == ("sglang", "0.5.23", "default")
+    assert facts.context_length
+    assert facts.running_limit
+    assert (facts.auto_truncate, facts.skip_tokenizer_init) == (False, False)
+    assert "SECRET" not in str(facts)
+    assert "/" not in str(facts.model)
+
+
+def test_a_router_that_tells_nothing_leaves_facts_open() -> None:
+    facts = server_facts(None, None, None)
+    assert (facts.version, facts.model, facts.context_length, facts.running_limit) == (None, None, None, None)
