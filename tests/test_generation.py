@@ -217,26 +217,32 @@ def test_a_server_that_comes_back_within_the_patience_is_used_again(tmp_path: Pa
     assert progress.done == 2
 
 
-def test_a_row_that_times_out_on_a_server_that_answers_is_rejected_in_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"), [(httpx.ReadTimeout("slow"), "timeout"), (httpx.ReadError("reset"), "connection")]
+)
+def test_a_row_without_answer_on_a_server_that_is_well_is_rejected_in_the_end(
+    tmp_path: Path, error: Exception, reason: str
+) -> None:
     write_prompts(tmp_path, 1)
 
-    def slow(sent: dict[str, list[int]]) -> httpx.Response:
+    def poisoned(sent: dict[str, list[int]]) -> httpx.Response:
         if sent["sampling_params"]["max_new_tokens"] == 1:  # type: ignore[call-overload]
             return answer(sent)
-        raise httpx.ReadTimeout("slow")
+        raise error
 
-    progress, routes = run(tmp_path, slow)
+    progress, routes = run(tmp_path, poisoned)
     assert (progress.done, progress.rejected) == (0, 1)
-    assert [(item.key, item.reason) for item in read_rejections(tmp_path)] == [("0#0/0", "timeout")]
+    assert [(item.key, item.reason) for item in read_rejections(tmp_path)] == [("0#0/0", reason)]
     assert routes == ["/generate", "/abort_request", "/generate"] * 5  # each try, its abort, and the probe
     assert records(tmp_path) == []
 
 
-def test_a_server_that_hangs_costs_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [httpx.ReadTimeout("slow"), httpx.ReadError("reset"), httpx.ConnectError("refused")])
+def test_a_server_that_hangs_or_dies_costs_no_row(tmp_path: Path, error: Exception) -> None:
     write_prompts(tmp_path, 3)
 
     def hangs(sent: dict[str, list[int]]) -> httpx.Response:
-        raise httpx.ReadTimeout("slow")
+        raise error
 
     with pytest.raises(RunStopped, match="gave no answer"):
         run(tmp_path, hangs, patience_seconds=0.05)
@@ -311,7 +317,7 @@ def test_a_dead_server_among_several_takes_no_work_from_the_others(
     urls = (dead, URL) if dead_first else (URL, dead)
     progress = asyncio.run(generate(tmp_path, target(urls=urls), window=4, transport=httpx.MockTransport(handle)))
     assert (progress.done, progress.rejected) == (30, 0)
-    assert sum(host != "one" for host in asked) <= 8  # four in flight, each failed and aborted once
+    assert sum(host != "one" for host in asked) <= 12  # four in flight, each failed, aborted and probed once
 
 
 ECHOES: dict[str, Handler] = {

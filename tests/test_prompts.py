@@ -148,6 +148,11 @@ def test_prompts_of_another_tool_are_refused_by_their_columns(tmp_path: Path) ->
         next(read_prompts(tmp_path))
 
 
+def test_turns_that_this_version_does_not_know_are_refused(target: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="turns is 'all'"):
+        tokenize_file(tmp_path / "prompts.jsonl", tmp_path, target, turns="all")
+
+
 def test_missing_prompts_say_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="run stage 01"):
         next(read_prompts(tmp_path))

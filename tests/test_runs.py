@@ -121,3 +121,14 @@ def test_no_stage_02_starts_while_prompts_are_being_rewritten(tmp_path: Path, ta
     with pytest.raises(ResumeError, match=r"template_kwargs\.thinking: was False, now True"):
         runs.guard_tokenizing(tmp_path, target, {"thinking": True})
     generating(tmp_path)
+
+
+def test_other_sampling_is_refused_though_nothing_is_missing(tmp_path: Path) -> None:
+    tokenized(tmp_path)
+    runs.guard_sampling(tmp_path, Sampling(temperature=0.3))  # no response yet: whatever is set is the run's
+    generating(tmp_path)
+    runs.guard_sampling(tmp_path, Sampling(samples_per_prompt=5))
+    with pytest.raises(ResumeError, match=r"sampling\.top_k: was -1, now 5"):
+        runs.guard_sampling(tmp_path, Sampling(top_k=5))
+    with pytest.raises(InputError, match="top_p is 2"):
+        runs.guard_sampling(tmp_path, Sampling(top_p=2))

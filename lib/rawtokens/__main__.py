@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from .errors import InputError, RawTokensError, RunStopped
 
@@ -17,9 +18,9 @@ DEMO_MODEL = ROOT / ".demo-model"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 stopped and can be resumed, 2 bad input."""
-    options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
     try:
+        options = _parser().parse_args(arguments)
         code: int = options.command(options)
         sys.stdout.flush()
     except RawTokensError as error:
@@ -39,8 +40,13 @@ def _say(message: str, code: int) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; {self.prog} --help tells more")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rawtokens", description="Capture what a reasoning model said, as token ids.")
+    parser = _Parser(prog="rawtokens", description="Capture what a reasoning model said, as token ids.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="execute a run file's notebooks, from prompts to report")

@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -134,8 +135,7 @@ class _Run:
             if isinstance(outcome, Failure) and outcome.next == "wait":
                 await self.wait(url, outcome)
                 continue
-            if not isinstance(outcome, Failure) or outcome.reason != "timeout":
-                self.pool.answered(url)
+            self.pool.answered(url)
             if isinstance(outcome, Response):
                 self.journal.append(outcome)
                 self.done += 1
@@ -156,17 +156,11 @@ class _Run:
         self.pool.asked_at[url][rid] = started
         try:
             reply = await self.client.post(f"{url}/generate", content=body, timeout=self.timeout)
-        except httpx.ReadTimeout:
-            await self.abort(url, rid)
-            # A server that hangs is no fault of the row: its tries count only where the server answers others.
-            well = self.pool.answered_at[url] > started or await self.answers(url, request)
-            detail = f"no answer within {self.timeout.read:.0f} s"
-            return Failure(reason="timeout", detail=detail, next="retry" if well else "wait")
         except httpx.DecodingError as error:
             return Failure(reason="malformed_answer", detail=one_line(error), next="retry")
         except UNANSWERED as error:
             await self.abort(url, rid)
-            return Failure(reason="connection", detail=f"{type(error).__name__} {error}".strip(), next="wait")
+            return await self.unanswered(url, request, error, started)
         finally:
             del self.pool.asked_at[url][rid]
         outcome = sglang.parse_answer(
@@ -194,27 +188,34 @@ class _Run:
         size, stop_ids = self.target.vocabulary_size, self.target.stop_ids
         return sglang.request_body(request.prompt_ids, sampling, stop_ids=stop_ids, rid=rid, vocabulary_size=size)
 
+    async def unanswered(self, url: str, request: Request, error: Exception, started: float) -> Failure:
+        """A server that hangs or is gone is no fault of the row: its tries count only where the server is well.
+
+        After a broken connection only a new request tells: a server that dies takes along rows that were out long.
+        """
+        late = isinstance(error, httpx.ReadTimeout)
+        well = (late and self.pool.answered_at[url] > started) or await self.answers(url, request)
+        detail = f"no answer within {self.timeout.read:.0f} s" if late else f"{type(error).__name__} {one_line(error)}"
+        return Failure(reason="timeout" if late else "connection", detail=detail, next="retry" if well else "wait")
+
     async def answers(self, url: str, request: Request) -> bool:
         """Whether the server still generates one id: /health can be fine on a server that generates nothing."""
         body = self.body(request, Sampling(max_new_tokens=1), uuid.uuid4().hex)
         try:
-            reply = await self.client.post(f"{url}/generate", content=body, timeout=60.0)
+            reply = await self.client.post(f"{url}/generate", content=body, timeout=httpx.Timeout(60.0, connect=5.0))
         except UNANSWERED:
             return False
         return reply.status_code == 200
 
     async def abort(self, url: str, rid: str) -> None:
         """Ask the server to forget an unanswered request, so that a retry does not decode beside it."""
-        try:
+        with suppress(*UNANSWERED):  # a server that is gone has forgotten it; SGLang aborts on disconnect too
             await self.client.post(f"{url}/abort_request", json={"rid": rid}, timeout=5.0)
-        except UNANSWERED:
-            return  # a server that is gone has forgotten it; SGLang aborts on disconnect too
 
     async def wait(self, url: str, failure: Failure) -> None:
         """Let a server that can't answer rest; end the run where none has answered for too long.
 
-        A full queue is no silence while requests that are out are being worked on: long ones take longer than
-        any patience.
+        A full queue is no silence while a request is being worked on: a long one takes longer than any patience.
         """
         pause, silent = self.pool.failed(url), self.pool.silent_seconds()
         waiting = failure.reason != "timeout" and self.pool.at_work()
@@ -226,9 +227,8 @@ class _Run:
         await asyncio.sleep(pause)
 
     def reject(self, request: Request, failure: Failure) -> None:
-        self.rejections[request.key] = Rejection(
-            stage="generate", key=request.key, line=None, reason=failure.reason, detail=failure.detail
-        )
+        found = Rejection(stage="generate", key=request.key, line=None, reason=failure.reason, detail=failure.detail)
+        self.rejections[request.key] = found
 
     def progress(self) -> Progress:
         seconds = time.monotonic() - self.started

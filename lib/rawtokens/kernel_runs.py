@@ -51,7 +51,9 @@ class _Kernel(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        spec = KernelSpec(**get_kernel_dict())  # ipykernel's own: its argv begins with sys.executable
+        # ipykernel's own: its argv begins with sys.executable. Quiet, since jupyter_client interrupts a kernel before
+        # it shuts it down, which a kernel that is busy with a message logs as an error on our standard error.
+        spec = KernelSpec(**get_kernel_dict(["--log-level=50"]))
         spec.env = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # else the debugger warns on every start
         return spec
 

@@ -5,7 +5,7 @@ module does not know what a notebook does, nor how a demo server is started: the
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from .planned import count_missing
 from .prompts import PROMPTS
 from .run_file import RunFile, looks_like_path
 from .runs import MANIFEST
-
-Scalar = str | int | float | bool
+from .stage_parameters import Scalar, shown_settings, stage_parameters
 
 NOTEBOOKS = {
     "00": "00_check_server",
@@ -93,7 +92,7 @@ def run_stages(
             for name in plan.datasets:
                 _run(plan, stage, name, on_line, urls)
         known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
-        return write_index(plan.run_folder, datasets=known, settings=_shown_settings(plan.settings))
+        return write_index(plan.run_folder, datasets=known, settings=shown_settings(plan.settings))
 
 
 def _check_server(plan: Plan, on_line: Callable[[str], None], urls: Sequence[str]) -> None:
@@ -130,7 +129,14 @@ def _needs_server(plan: Plan) -> bool:
 
 def _lacks_responses(plan: Plan, name: str) -> bool:
     folder = plan.run_folder / name
-    return not (folder / PROMPTS).exists() or count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
+    if not (folder / PROMPTS).exists():
+        return True
+    try:
+        return count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
+    except InputError:
+        if "01" in plan.stages and not _current(plan, "01", name):
+            return True  # damaged prompts are about to be written anew
+        raise
 
 
 def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls: Sequence[str] = ()) -> None:
@@ -180,6 +186,10 @@ def _digest(plan: Plan, stage: str, name: str) -> str:
     return stage_digest(plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb", parameters, _files(plan, stage, name)[0])
 
 
+def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:
+    return stage_parameters(plan.settings, stage, name, folder=plan.run_folder / name)
+
+
 def _executed(plan: Plan, stage: str, name: str) -> Path:
     return plan.run_folder / name / "notebooks" / f"{NOTEBOOKS[stage]}.ipynb"
 
@@ -204,43 +214,3 @@ def _tokenizer_files(plan: Plan) -> list[Path]:
     folder = Path(plan.settings.model.tokenizer)
     found = folder.iterdir() if folder.is_dir() else []
     return sorted(path for path in found if path.is_file() and path.suffix not in _WEIGHTS)
-
-
-def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:
-    """The notebook's parameters, flat: maps and lists as JSON, null as "" or 0."""
-    settings = plan.settings
-    tokenizer: dict[str, Scalar] = {
-        "tokenizer": settings.model.tokenizer,
-        "revision": settings.model.revision or "",
-        "trust_remote_code": settings.model.trust_remote_code,
-    }
-    servers: dict[str, Scalar] = {
-        "urls": msgspec.json.encode(settings.servers.urls).decode(),
-        "api_key_env": settings.servers.api_key_env or "",
-    }
-    template = {"template_kwargs": msgspec.json.encode(settings.model.template_kwargs).decode()}
-    folder: dict[str, Scalar] = {"output_dir": str(plan.run_folder / name)}
-    if stage == "00":
-        return {**folder, **tokenizer, **servers, **template}
-    folder["dataset"] = name
-    if stage == "01":
-        dataset = settings.datasets[name]
-        file: dict[str, Scalar] = {"prompts": dataset.prompts, "format": dataset.format, "turns": dataset.turns}
-        return {**folder, **file, "limit": dataset.limit or 0, **tokenizer, **template}
-    if stage == "02":
-        window = settings.servers.max_in_flight
-        sampling = {**msgspec.structs.asdict(settings.sampling), "seed": settings.sampling.seed or 0}
-        return {**folder, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
-    return {**folder, **tokenizer} if stage == "03" else folder
-
-
-def _shown_settings(settings: RunFile) -> Mapping[str, object]:
-    """The settings that the index shows, flat; a folder by its name alone."""
-    model, sampling = settings.model, settings.sampling
-    tokenizer = Path(model.tokenizer)
-    return {
-        "tokenizer": tokenizer.name if tokenizer.is_absolute() else model.tokenizer,
-        "revision": model.revision or "not pinned",
-        "template_kwargs": msgspec.json.encode(model.template_kwargs).decode(),
-        **msgspec.structs.asdict(sampling),
-    }

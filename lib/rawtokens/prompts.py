@@ -67,6 +67,7 @@ def tokenize_file(
     tokenizer: "Tokenizer",
     *,
     prompt_format: str = "auto",
+    turns: str = "last",
     limit: int | None = None,
     template_kwargs: Mapping[str, Json] | None = None,
 ) -> tuple[int, list[Rejection]]:
@@ -75,6 +76,8 @@ def tokenize_file(
     Returns the number of prompts and the rejections; rows in = prompts + rejections. Both files appear whole or
     not at all. Raises InputError where no row became a prompt: earlier prompts then stay as they were.
     """
+    if turns != "last":
+        raise InputError(f"turns is {turns!r}; this version knows `last`")
     rejections: list[Rejection] = []
 
     def prompts() -> Iterator[Prompt]:

@@ -33,7 +33,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     try:
         manifest: dict[str, Json] = msgspec.json.decode(path.read_bytes(), type=dict)
     except (OSError, msgspec.MsgspecError) as error:
-        raise InputError(f"{path} can't be read: {error}; restore it or give the run a new name") from error
+        raise InputError(f"{path} can't be read: {error}; restore it, or delete it and run stage 01 again") from error
     return manifest
 
 
@@ -84,6 +84,17 @@ def read_tokenized(folder: Path) -> Tokenized:
         return msgspec.convert(read_manifest(folder), Tokenized)
     except msgspec.ValidationError as error:
         raise InputError(f"{folder / MANIFEST} does not say how the prompts were made; run stage 01 first") from error
+
+
+def guard_sampling(folder: Path, sampling: Sampling) -> None:
+    """Refuse other sampling than that of the responses that are there, though none may be missing.
+
+    Raises ResumeError, and InputError for a value that no server takes.
+    """
+    check_sampling(sampling)
+    tokenized, manifest = read_tokenized(folder), read_manifest(folder)
+    if "fingerprint" in manifest:
+        _guard(folder, manifest, {"sampling": sampling_parameters(sampling, stop_ids=tokenized.stop_ids)})
 
 
 def record_generating(folder: Path, facts: ServerFacts, sampling: Sampling) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from httpx_aiohttp import AiohttpTransport
 
 from .engines.sglang import ServerFacts, error_text, server_facts
-from .errors import ServerError
+from .errors import ServerError, one_line
 from .records import Json
 
 UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
@@ -116,7 +116,7 @@ async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str)
         reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
     except UNANSWERED as error:
         raise ServerError(
-            f"no server answers at {url} ({type(error).__name__}); start it (`rawtokens serve-demo` starts the "
+            f"no server answers at {url} ({one_line(error)}); start it (`rawtokens serve-demo` starts the "
             "demo's) or correct servers.urls"
         ) from error
     if reply.status_code in (401, 403):

@@ -1,0 +1,55 @@
+"""A run file's settings as the flat parameters of each stage's notebook, and as the index shows them.
+
+This module does not know what a notebook does with them, nor which of them make a stage run again.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from .run_file import RunFile
+
+Scalar = str | int | float | bool
+
+
+def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) -> dict[str, Scalar]:
+    """The parameters of a stage's notebook: maps and lists as JSON, null as "" or 0.
+
+    `name` is the data set's, and `folder` its folder; for stage 00 the run's.
+    """
+    tokenizer: dict[str, Scalar] = {
+        "tokenizer": settings.model.tokenizer,
+        "revision": settings.model.revision or "",
+        "trust_remote_code": settings.model.trust_remote_code,
+    }
+    servers: dict[str, Scalar] = {
+        "urls": msgspec.json.encode(settings.servers.urls).decode(),
+        "api_key_env": settings.servers.api_key_env or "",
+    }
+    template = {"template_kwargs": msgspec.json.encode(settings.model.template_kwargs).decode()}
+    place: dict[str, Scalar] = {"output_dir": str(folder)}
+    if stage == "00":
+        return {**place, **tokenizer, **servers, **template}
+    place["dataset"] = name
+    if stage == "01":
+        dataset = settings.datasets[name]
+        file: dict[str, Scalar] = {"prompts": dataset.prompts, "format": dataset.format, "turns": dataset.turns}
+        return {**place, **file, "limit": dataset.limit or 0, **tokenizer, **template}
+    if stage == "02":
+        window = settings.servers.max_in_flight
+        sampling = {**msgspec.structs.asdict(settings.sampling), "seed": settings.sampling.seed or 0}
+        return {**place, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
+    return {**place, **tokenizer} if stage == "03" else place
+
+
+def shown_settings(settings: RunFile) -> Mapping[str, object]:
+    """The settings that the index shows, flat; a folder by its name alone."""
+    model, sampling = settings.model, settings.sampling
+    tokenizer = Path(model.tokenizer)
+    return {
+        "tokenizer": tokenizer.name if tokenizer.is_absolute() else model.tokenizer,
+        "revision": model.revision or "not pinned",
+        "template_kwargs": msgspec.json.encode(model.template_kwargs).decode(),
+        **msgspec.structs.asdict(sampling),
+    }
