@@ -189,3 +189,41 @@ def test_a_folder_in_a_files_place_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(InputError, match=f"{name} can't be read: Is a directory"):
         _ = journal.read_rejections(tmp_path) or list(journal.read_keys(tmp_path / journal.JOURNAL))
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    journal.write_atomically(path, b"old")
+
+    def half(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(RunStopped, match="No space left on device; mend the folder"):
+        journal.write_atomically(path, b"new")
+    assert [item.name for item in tmp_path.iterdir()] == ["run.json"]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_torn_tail_stays_where_it_is_while_it_cant_be_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / journal.JOURNAL
+    torn = line("a#0/0") + line("b#0/0")[:30]
+    path.write_bytes(torn)
+
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(RunStopped), journal.open_journal(path):
+            pass
+    assert path.read_bytes() == torn
+    assert list(tmp_path.glob("*.torn-*")) == []
+    with journal.open_journal(path) as opened:
+        assert opened.known_keys == {"a#0/0"}

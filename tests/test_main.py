@@ -14,6 +14,7 @@ import small_dataset
 from rawtokens import __main__ as command
 from rawtokens import journal
 from rawtokens.__main__ import main
+from rawtokens.pipeline import Plan
 
 RUN = "run: tiny\nmodel: {tokenizer: TOKENIZER}\nservers: {urls: [URL]}\ndatasets: {A: {prompts: a.jsonl}}\n"
 ROW = '{"id": "a", "messages": [{"role": "user", "content": "What is 2+2?"}]}\n'
@@ -110,6 +111,22 @@ def test_a_second_run_names_the_first(capsys: pytest.CaptureFixture[str], run_fi
         code, error = told(capsys, "run", run_file, "--outputs", outputs)
     assert code == 1
     assert f"is being written by process {os.getpid()}" in error
+
+
+def test_a_data_set_named_twice_runs_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_file: Path
+) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def run_stages(plan: Plan, *, start_server: object) -> Path:
+        ran.append(plan.datasets)
+        return plan.run_folder / "index.html"
+
+    monkeypatch.setattr("rawtokens.pipeline.run_stages", run_stages)
+    outputs = run_file.parent / "outputs"
+    assert main(["run", str(run_file), "--outputs", str(outputs), "--dataset", "A", "--dataset", "A"]) == 0
+    assert ran == [("A",)]
+    assert capsys.readouterr().out.endswith(f"report: {outputs / 'tiny' / 'index.html'}\n")
 
 
 def test_a_server_that_is_not_there_is_a_failed_check(

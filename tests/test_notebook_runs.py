@@ -212,3 +212,17 @@ def test_what_is_no_notebook_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "broken.ipynb").write_text("{")
     with pytest.raises(InputError, match=r"broken.ipynb can't be read as a notebook"):
         check_parameters(tmp_path / "broken.ipynb", {})
+
+
+def test_half_a_notebook_on_a_full_disk_is_one_line(
+    tmp_path: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: object, notebook: Path, running: Path, parameters: object) -> Exception:
+        running.write_text('{"cells": [')
+        return OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rawtokens.kernel_runs.KernelRun.execute", half)
+    executed = tmp_path / "out" / "01_try.ipynb"
+    with pytest.raises(RunStopped, match=r"No space left on device\); make room, run it again"):
+        execute_notebook(notebook, executed=executed, report=tmp_path / "r.html", parameters={}, title="t")
+    assert list(executed.parent.iterdir()) == []

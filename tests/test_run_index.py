@@ -69,3 +69,11 @@ def test_a_damaged_summary_is_named(run_folder: Path) -> None:
     (run_folder / "B2" / "summary.json").write_text("{")
     with pytest.raises(InputError, match=r"summary.json is damaged .* run stage 04 again"):
         run_table(run_folder, datasets=["B2"])
+
+
+def test_what_a_killed_run_left_half_written_is_no_report(run_folder: Path) -> None:
+    (run_folder / "B1" / "notebooks" / "04_report.running.ipynb").write_text('{"cells": [')
+    assert write_index(run_folder, datasets=["B1"], settings={}).read_text().count("<figure>") == 2
+    (run_folder / "B1" / "notebooks" / "04_report.ipynb").write_text('{"cells": [')
+    with pytest.raises(InputError, match=r"04_report\.ipynb is damaged; run stage 04 again"):
+        write_index(run_folder, datasets=["B1"], settings={})

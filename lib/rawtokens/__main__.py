@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     from .run_file import load_run_file
 
     settings = load_run_file(options.run_file)
-    datasets = tuple(options.dataset or settings.datasets)
+    datasets = tuple(dict.fromkeys(options.dataset or settings.datasets))
     for name in datasets:
         if name not in settings.datasets:
             raise InputError(f"{options.run_file} has no data set {name!r}; it has {', '.join(settings.datasets)}")

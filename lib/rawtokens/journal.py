@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -136,7 +136,7 @@ def repair_tail(path: Path) -> Path | None:
             file.write(b"\n")
             return None
         fragment = path.with_name(f"{path.stem}.torn-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-        fragment.write_bytes(tail)
+        write_atomically(fragment, tail)
         file.truncate(start)
         return fragment
 
@@ -183,12 +183,14 @@ def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection]
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a whole file so that readers see the old one or the new one. Raises RunStopped where it can't."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
         raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
 
 

@@ -55,7 +55,13 @@ def execute_notebook(
         failure = run.execute(notebook, running, parameters)
         if not running.is_file():
             raise RunStopped(f"{notebook.name} could not be run: {_one_line(str(failure))}")
-        result = nbformat.read(running, as_version=4)
+        try:
+            result = nbformat.read(running, as_version=4)
+        except (OSError, ValueError) as damage:  # papermill saves after every cell, on a full disk half a notebook
+            cause = _one_line(str(failure or damage))
+            raise RunStopped(
+                f"{notebook.name}: {running} can't be written whole ({cause}); make room, run it again"
+            ) from damage
     finally:
         running.unlink(missing_ok=True)
     result.cells = [cell for cell in result.cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
@@ -64,8 +70,11 @@ def execute_notebook(
     if error and (run.signal_name or not isinstance(failure, papermill.PapermillExecutionError)):
         _note(result, error)
     _clean(result)
-    nbformat.write(result, running)
-    running.replace(executed)
+    try:
+        nbformat.write(result, running)
+        running.replace(executed)
+    finally:
+        running.unlink(missing_ok=True)
     render_report(executed, report, title=title)
     if error:
         raise type(error)(f"{error}; the report shows the cell: {report}")

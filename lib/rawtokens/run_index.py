@@ -115,7 +115,12 @@ def _main_figures(folder: Path) -> Markup:
     """The first two figures of the statistics notebook: they show what people ask first."""
     figures: list[str] = []
     for executed in sorted((folder / "notebooks").glob("04_*.ipynb")):
-        notebook = nbformat.read(executed, as_version=4)
+        if executed.stem.endswith(".running"):  # of a run that was killed, and may be half a notebook
+            continue
+        try:
+            notebook = nbformat.read(executed, as_version=4)
+        except ValueError as error:
+            raise InputError(f"{executed} is damaged; run stage 04 again") from error
         for cell in notebook.cells:
             for output in cell.get("outputs", []):
                 html = output.get("data", {}).get("text/html", "")
