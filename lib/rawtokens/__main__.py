@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -106,7 +107,8 @@ def _run(options: argparse.Namespace) -> int:
         stages=(options.stage,) if options.stage else tuple(NOTEBOOKS),
         one_stage=options.stage is not None,
     )
-    index = run_stages(plan, start_server=_demo_server if options.demo_server else None)
+    say = partial(print, flush=True)  # a log file shows a stage when it starts, not when a buffer is full
+    index = run_stages(plan, start_server=_demo_server if options.demo_server else None, on_line=say)
     from .run_index import run_table
 
     print(f"\n{run_table(plan.run_folder, datasets=datasets)}\n\nreport: {index}")
