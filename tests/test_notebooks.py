@@ -8,9 +8,9 @@ import nbformat
 import papermill
 import pyarrow.parquet as pq
 import pytest
-from rawtokens.demo.server import DemoServer
 
 from rawtokens.__main__ import main
+from rawtokens.demo.server import DemoServer
 from rawtokens.pipeline import NOTEBOOKS
 
 ROOT = Path(__file__).parents[1]

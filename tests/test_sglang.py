@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from rawtokens.demo.server import DemoServer
 
 from rawtokens import chat_comparison, runs, server_check, servers
+from rawtokens.demo.server import DemoServer
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
 from rawtokens.prompts import tokenize_file
