@@ -17,7 +17,8 @@ demo: ## everything: both environments, the demo model, a real server, the repor
 
 test: ## unit tests, the notebooks, and the tests on the real server
 	@$(SET_UP_BOTH)
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine"
+	@.venv/bin/python -m pytest -m engine
 
 lab: ## JupyterLab on the notebooks with a demo server running
 	@$(SET_UP_BOTH)

@@ -118,7 +118,7 @@ def test_a_data_set_named_twice_runs_once(
 ) -> None:
     ran: list[tuple[str, ...]] = []
 
-    def run_stages(plan: Plan, *, start_server: object) -> Path:
+    def run_stages(plan: Plan, *, start_server: object, on_line: object) -> Path:
         ran.append(plan.datasets)
         return plan.run_folder / "index.html"
 
