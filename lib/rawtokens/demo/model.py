@@ -145,6 +145,7 @@ def _write_model(directory: Path, weights: CompactWeights) -> None:
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
+        "transformers_version": "5.19.0",  # a config without one has transformers warn of a wrong split pattern
         **weights.shape,
         **ids,
     }
