@@ -1,8 +1,11 @@
 # `make demo` and `make test` do all the set-up they need: Python 3.11 to 3.13 with venv, git, make and PyPI.
 PYTHON ?= python3
 UV = .venv/bin/uv
-ENGINE_PIP = .venv-sglang/bin/python -m pip install --quiet --disable-pip-version-check
+# -qq: errors alone. --no-compile: Python compiles what the server imports at its first start; all of it takes 40 s.
+ENGINE_PIP = .venv-sglang/bin/python -m pip install -qq --no-compile --no-input --disable-pip-version-check
 RUN = .venv/bin/rawtokens
+CHECK_PYTHON = $(PYTHON) -c 'import sys, venv, ensurepip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
+		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13 with venv; try make PYTHON=python3.12, or install python3-venv" >&2; exit 2; }
 SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 	$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
 # A kernel without compiled modules takes seconds longer to start.
@@ -36,24 +39,21 @@ engine: .venv-sglang/.ready ## the CPU engine's environment
 
 .venv/.ready: requirements.lock pyproject.toml
 	@echo "setting up .venv from requirements.lock"
-	@$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
-		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13; try make PYTHON=python3.12"; exit 2; }
-	@$(PYTHON) -m venv .venv
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	@$(UV) pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python .venv/bin/python --no-deps --editable .
 	@touch $@
 
 .venv-sglang/.ready: lib/rawtokens/demo/engine_requirements.txt
-	@echo "setting up .venv-sglang, the CPU engine: about 2 GB"
+	@echo "setting up .venv-sglang, the CPU engine: about 2 GB, 5 GB where pip offers no CPU build of torch"
 	@[ "$$(uname -s)" = Linux ] || \
 		{ echo "make: SGLang has no packages for $$(uname -s); give servers.urls in the run file a server of your own" >&2; exit 2; }
-	@$(PYTHON) -c 'import sys, venv, ensurepip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
-		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13 with venv; try make PYTHON=python3.12, or install python3-venv" >&2; exit 2; }
-	@rm -rf .venv-sglang
-	@$(PYTHON) -m venv .venv-sglang
-	@$(ENGINE_PIP) "$$(grep ^torch== $<)" --constraint $<
-	@$(ENGINE_PIP) --no-deps --requirement $<
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear .venv-sglang
+	@$(ENGINE_PIP) --constraint $< "$$(grep ^torch== $<)" && $(ENGINE_PIP) --no-deps --requirement $< || \
+		{ echo "make: pip can't install the CPU engine here (its error is above); give servers.urls in the run file a server of your own" >&2; exit 1; }
 	@touch $@
 
 lock: ## rewrite requirements.lock from pyproject.toml
