@@ -14,16 +14,19 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: setup engine demo test lab check lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
+	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@$(RUN) demo-model .demo-model
 	@$(RUN) run notebooks/demo.yaml --demo-server
 
 test: ## unit tests, the notebooks, and the tests on the real server
+	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine"
 	@.venv/bin/python -m pytest -m engine
 
 lab: ## JupyterLab on the notebooks with a demo server running
+	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@$(RUN) demo-model .demo-model
 	@$(RUN) serve-demo & server=$$!; trap 'kill $$server' EXIT; .venv/bin/jupyter lab notebooks
