@@ -163,7 +163,7 @@ def demo_prompts(name: str, target: Tokenizer) -> list[Prompt]:
 
 
 def test_every_demo_row_is_a_prompt_that_thinks(target: Tokenizer) -> None:
-    for name, count in ((prompts.GLAIVE, 66), (prompts.OPENCODEINSTRUCT, 64)):
+    for name, count in ((prompts.GLAIVE, 68), (prompts.OPENCODEINSTRUCT, 64)):
         found = demo_prompts(name, target)
         assert len(found) == count
         assert {prompt.prompt_ids[-1] for prompt in found} == {163606}

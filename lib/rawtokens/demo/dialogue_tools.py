@@ -82,6 +82,7 @@ def _round(chooser: random.Random, kind: ToolKind) -> Dialogue:
     arguments = kind.arguments(chooser)
     result = kind.result(chooser, arguments)
     values = {**arguments, **result}
+    facts = arguments.values() if result == {"status": "ok"} else result.values()
     call = {"type": "function", "function": {"name": kind.name, "arguments": dict(arguments)}}
     history: list[Message] = [
         user(pick(chooser, kind.wordings, arguments)),
@@ -101,7 +102,7 @@ def _round(chooser: random.Random, kind: ToolKind) -> Dialogue:
         messages=history,
         tools=_declared(chooser, kind),
         reply=answered(reasoning, answer),
-        contains=[str(value) for value in result.values() if value != "ok"] or [answer.split()[0]],
+        contains=[str(value) for value in facts if str(value) in answer],
     )
 
 

@@ -22,7 +22,7 @@ GLAIVE = "B1_glaive.json"
 OPENCODEINSTRUCT = "B2_opencodeinstruct.parquet"
 SEED = 3_000
 GLAIVE_COUNTS = {
-    "sum": 9, "difference": 4, "conversion": 8, "small_talk": 2, "quiet": 3, "long_thinking": 4, "long_answer": 3,
+    "sum": 9, "difference": 4, "conversion": 8, "small_talk": 2, "quiet": 3, "long_thinking": 6, "long_answer": 3,
     "call": 18, "parallel_calls": 4, "tool_result": 7, "unserved": 4,
 }  # fmt: skip
 CODE_COUNTS = {"code": 50, "long_thinking_code": 5, "long_answer_code": 5, "quiet_code": 4}

@@ -1,6 +1,6 @@
 """Train the demo reasoner: a small Llama over the ids that the dialogues use, and one row for all the others.
 
-Run with the engine's Python (torch): `python -m rawtokens.demo.train --tokenizer DIR --minutes 50`. The unused ids
+Run with the engine's Python (torch): `python -m rawtokens.demo.train --tokenizer DIR --minutes 68`. The unused ids
 share one embedding row; in the softmax that row counts as many times as there are unused ids (its logit plus the
 log of their number), so that `model.py` can expand the rows without changing a probability. Loss on output ids
 only. This module does not know how the result is served.
@@ -196,7 +196,7 @@ def train(tokenizer: PreTrainedTokenizerBase, *, minutes: float, path: Path) -> 
 
 
 def _optimizers(model: LlamaModel) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices (the loss falls about twice as fast per step), AdamW for the rest."""
+    """Muon for the layers' matrices, at AdamW's learning rate; AdamW for the embedding and the norms."""
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim < 2 or "embed" in name]
     return [
@@ -208,7 +208,7 @@ def _optimizers(model: LlamaModel) -> list[torch.optim.Optimizer]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokenizer", type=Path, required=True, help="a folder made by vocabulary.build_tokenizer")
-    parser.add_argument("--minutes", type=float, default=50)
+    parser.add_argument("--minutes", type=float, default=68)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--weights", type=Path, default=Path(__file__).with_name("reasoner.safetensors"))
     chosen = parser.parse_args()
