@@ -7,7 +7,7 @@ RUN = .venv/bin/rawtokens
 CHECK_PYTHON = $(PYTHON) -c 'import sys, venv, ensurepip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
 		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13 with venv; try make PYTHON=python3.12, or install python3-venv" >&2; exit 2; }
 SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
-	$(MAKE) --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
+	$(MAKE) --silent --no-print-directory -j2 .venv/.ready .venv-sglang/.ready
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -77,3 +77,7 @@ def test_what_is_shown_reads_as_text_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shown[0]["text/plain"] == "Counts\n   n\n0  1"
     assert "<caption>Counts</caption>" in shown[0]["text/html"]
     assert shown[1] == {"text/plain": "rawtokens: completed 01_try"}
+
+
+def test_a_table_without_rows_says_so() -> None:
+    assert '<tr><td colspan="2">none</td></tr>' in table_html(pd.DataFrame({"a": [], "b": []}), caption="Empty")

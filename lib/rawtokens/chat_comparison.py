@@ -126,7 +126,7 @@ def voices_takeaway(voices: TwoVoices, tokenizer: Tokenizer) -> str:
         return f"{opener} The chat endpoint gave no text to compare with: {voices.chat_problem}."
     if not lost:
         return f"{opener} In this answer the chat text kept the spelling of every marker, yet as text and not as ids."
-    return f"{opener} The chat text lost {len(lost)} markers that stand in the ids: {', '.join(lost)}."
+    return f"{opener} What stands in the ids and not in the chat text: {', '.join(lost)}."
 
 
 def _named(item: int, tokenizer: Tokenizer) -> str:

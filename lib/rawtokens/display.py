@@ -110,6 +110,8 @@ def table_html(
         head = f'<th scope="row">{escape(_cell(label))}</th>' if index else ""
         cells = (_table_cell(value, formats.get(name)) for name, value in zip(names, values, strict=True))
         rows.append(f"<tr>{head}{''.join(cells)}</tr>")
+    if not rows:
+        rows.append(f'<tr><td colspan="{len(heads)}">none</td></tr>')
     head = "".join(f'<th scope="col">{escape(printable(name))}</th>' for name in heads)
     return (
         f'<div class="table" style="overflow-x:auto"><table><caption>{escape(printable(caption))}</caption>'
