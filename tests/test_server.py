@@ -1,6 +1,7 @@
 """The demo server's processes: small real children that stand where SGLang's Python would, behind the real lifeline."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from rawtokens.demo.server import (
     launch_demo_server,
     serve_in_foreground,
     start_demo_server,
+    weight_version,
 )
 from rawtokens.errors import InputError, ServerError
 
@@ -245,6 +247,14 @@ def test_the_foreground_command_reports_a_server_that_dies(
     with pytest.raises(ServerError, match="exit code 3"):
         serve_in_foreground(model, engine_python=engine, port=port, log_path=tmp_path / "log")
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_other_weights_are_another_weight_version(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    first = weight_version(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"two")
+    assert re.fullmatch("[0-9a-f]{12}", first)
+    assert weight_version(tmp_path) != first
 
 
 def test_a_folder_without_a_model_is_named(engine: Path, tmp_path: Path, port: int) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rawtokens import chat_comparison, runs, server_check, servers
-from rawtokens.demo.server import DemoServer
+from rawtokens.demo.server import DemoServer, weight_version
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
 from rawtokens.prompts import tokenize_file
@@ -74,6 +74,11 @@ def test_a_server_of_the_right_model_passes_every_check(demo_server: DemoServer,
         "thinking is closed": "pass",
         "stop id is kept": "pass",
     }
+
+
+def test_the_weight_version_of_a_record_is_that_of_the_weights(demo_server: DemoServer, demo_folder: Path) -> None:
+    facts = asyncio.run(servers.facts_of([demo_server.url]))
+    assert facts.weight_version == weight_version(demo_folder)
 
 
 def test_answers_are_captured_to_the_last_id(tmp_path: Path, demo_server: DemoServer, demo_target: Tokenizer) -> None:

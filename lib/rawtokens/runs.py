@@ -171,7 +171,7 @@ def _guard(folder: Path, manifest: Mapping[str, Json], now: Mapping[str, Json]) 
     if differences:
         raise ResumeError(
             f"{folder} holds responses of another set-up ({'; '.join(differences)}); "
-            "give the run a new name, or put the setting back"
+            "give the run a new name, put the setting back, or delete that folder to start again"
         )
 
 

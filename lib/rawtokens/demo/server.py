@@ -5,12 +5,10 @@ stops by itself when the process that started it dies in whatever way. It does N
 it, nor how SGLang is made to run without a GPU: `engine_stubs/launch_sglang.py` does.
 """
 
-import fcntl
+import hashlib
 import os
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,8 +19,8 @@ from typing import IO, Self
 import httpx
 
 from ..errors import InputError, ServerError
+from .ports import HOST, reserve_port
 
-HOST = "127.0.0.1"
 DEFAULT_PORT = 30000
 PORTS_TRIED = 100
 POLL_SECONDS = 0.25
@@ -140,9 +138,10 @@ def launch_demo_server(
         raise InputError(
             f"{model_directory} holds no model (no config.json); write the demo's with `rawtokens demo-model DIR`"
         )
-    port, reservation = _reserve_port(port, tries=PORTS_TRIED if other_port_allowed else 1)
+    port, reservation = reserve_port(port, tries=PORTS_TRIED if other_port_allowed else 1)
     model = str(model_directory.resolve())
-    options = ["--model-path", model, "--port", str(port), *LAUNCH_OPTIONS, *extra_arguments]
+    version = ["--weight-version", weight_version(model_directory)]
+    options = ["--model-path", model, "--port", str(port), *version, *LAUNCH_OPTIONS, *extra_arguments]
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -155,6 +154,15 @@ def launch_demo_server(
             pass_fds=[reservation.fileno()],
         )
     return DemoServer(port=port, log_path=log_path, process=process, reservation=reservation)
+
+
+def weight_version(model_directory: Path) -> str:
+    """A name for a folder's weights, by their content: a run must not go on with others under the same path."""
+    digest = hashlib.sha256()
+    for path in sorted(model_directory.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
 
 
 def start_demo_server(
@@ -210,23 +218,6 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _reserve_port(first: int, *, tries: int) -> tuple[int, IO[bytes]]:
-    """A free port, and the lock that keeps it ours until the server listens, which takes it half a minute.
-
-    The server's processes inherit the lock: it is held for as long as one of them lives.
-    """
-    for port in range(first, min(first + tries, 65536)):
-        lock = (Path(tempfile.gettempdir()) / f"rawtokens-{os.getuid()}-port-{port}.lock").open("wb")
-        with suppress(OSError), socket.socket() as probe:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            return port, lock
-        lock.close()
-    asked = f"port {first} is" if tries == 1 else f"ports {first} to {first + tries - 1} are"
-    raise InputError(f"{asked} occupied on {HOST}; stop what listens there or choose another with --port")
 
 
 def _generates(url: str, *, timeout: float) -> bool:
