@@ -25,9 +25,13 @@ _COLOURS = {  # border, background; text is near black on all of them
     "stop id": ("#c849a9", "#fdf2fa"),
 }
 _CHIP = (
-    "margin:0 2px;border:1px solid #52525b;border-radius:4px;padding:0 4px;background-color:#ffffff;white-space:nowrap"
+    "margin:0 2px;border:1px solid #52525b;border-radius:4px;padding:0 4px 3px;"  # room for the underscores
+    "background-color:#ffffff;white-space:nowrap"
 )
-_TEXT = "margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;font-size:0.85em;color:#18181b"
+_TEXT = (
+    "margin:0;line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;font-size:0.85em;"
+    "color:#18181b"
+)
 _LABEL = "color:#3f3f46;font-size:0.75em;font-weight:bold"
 
 

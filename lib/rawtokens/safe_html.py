@@ -19,8 +19,8 @@ img kbd li ol p pre s small span strong sub summary sup table tbody td tfoot th 
 """
 _PROPERTIES = """
 background-color border border-bottom border-collapse border-left border-radius border-right border-top color display
-font-family font-size font-style font-weight height margin margin-left margin-top max-width overflow-wrap overflow-x
-padding padding-left text-align vertical-align white-space width
+font-family font-size font-style font-weight height line-height margin margin-left margin-top max-width
+overflow-wrap overflow-x padding padding-left text-align vertical-align white-space width
 """
 _STYLES = CSSSanitizer(allowed_css_properties=_PROPERTIES.split())
 _EVERYWHERE = {"class", "style", "title", "dir", "lang"}
