@@ -62,8 +62,9 @@ async def check_server(
 
 
 def checks_table(checks: Sequence[Check]) -> pd.DataFrame:
-    """One row a check, columns check, status, seen, to_do."""
-    return pd.DataFrame([msgspec.to_builtins(check) for check in checks], columns=["check", "status", "seen", "to_do"])
+    """One row a check, columns check, status, seen, what to do."""
+    columns = {"check": "check", "status": "status", "seen": "seen", "to_do": "what to do"}
+    return pd.DataFrame([msgspec.to_builtins(check) for check in checks], columns=list(columns)).rename(columns=columns)
 
 
 def require_no_failure(url: str, checks: Sequence[Check]) -> None:
@@ -72,6 +73,12 @@ def require_no_failure(url: str, checks: Sequence[Check]) -> None:
     if failed:
         told = [text for text in (failed[0].seen, failed[0].to_do) if text]
         raise ServerError(f"{url} fails the check {failed[0].check!r}: {'; '.join(told)}")
+
+
+_VOCABULARY_TO_DO = {
+    False: "use the tokenizer folder of the model that is served",
+    None: "SGLang 0.5.23 does not tell it; see to it that the tokenizer folder's config.json is the served model's",
+}
 
 
 def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
@@ -95,7 +102,7 @@ def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
             check="vocabulary",
             status="pass" if size == bound else ("fail" if size else "warn"),
             seen=f"{size or 'not told'} on the server, {bound} from the tokenizer's folder",
-            to_do="use the tokenizer folder of the model that is served" if size and size != bound else "",
+            to_do=_VOCABULARY_TO_DO.get(size == bound if size else None, ""),
         ),
         Check(
             check="parsers",
