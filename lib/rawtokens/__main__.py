@@ -3,15 +3,19 @@
 import argparse
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from .errors import InputError, RawTokensError, RunStopped
+
+if TYPE_CHECKING:
+    from .pipeline import Plan
 
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / ".demo-model"
@@ -63,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     status.set_defaults(command=_status)
 
+    retry = commands.add_parser("retry", help="have the next run generate rejected rows again, or rows with a reason")
+    retry.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    retry.add_argument("--dataset", required=True, metavar="NAME", help="the data set")
+    retry.add_argument("--where", metavar="reason=CODE", help="rows with that reason, or `foreign`: other kits' lines")
+    retry.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
+    retry.set_defaults(command=_retry)
+
     check = commands.add_parser("check-server", help="is this server faithful?")
     check.add_argument("url", metavar="URL")
     check.add_argument("--tokenizer", default=str(DEMO_MODEL), help="folder or hub id (default: the demo's)")
@@ -89,30 +100,37 @@ def _port(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .pipeline import NOTEBOOKS, Plan, notebooks_folder, run_stages
-    from .run_file import load_run_file
+    from .pipeline import NOTEBOOKS, run_stages
 
-    settings = load_run_file(options.run_file)
-    datasets = tuple(dict.fromkeys(options.dataset or settings.datasets))
-    for name in datasets:
-        if name not in settings.datasets:
-            raise InputError(f"{options.run_file} has no data set {name!r}; it has {', '.join(settings.datasets)}")
     if options.stage is not None and options.stage not in NOTEBOOKS:
         raise InputError(f"there is no stage {options.stage!r}; stages are {', '.join(NOTEBOOKS)}")
-    plan = Plan(
-        settings=settings,
-        run_folder=(options.outputs / settings.run).resolve(),
-        notebooks=notebooks_folder(options.run_file),
-        datasets=datasets,
-        stages=(options.stage,) if options.stage else tuple(NOTEBOOKS),
-        one_stage=options.stage is not None,
-    )
+    plan = _plan(options, options.dataset, stage=options.stage)
     say = partial(print, flush=True)  # a log file shows a stage when it starts, not when a buffer is full
     index = run_stages(plan, start_server=_demo_server if options.demo_server else None, on_line=say)
     from .run_index import run_table
 
-    print(f"\n{run_table(plan.run_folder, datasets=datasets)}\n\nreport: {index}")
+    print(f"\n{run_table(plan.run_folder, datasets=plan.datasets)}\n\nreport: {index}")
     return 0
+
+
+def _plan(options: argparse.Namespace, names: Sequence[str] | None, *, stage: str | None = None) -> "Plan":
+    """What the run file and the options ask for; all data sets where `names` gives none."""
+    from .pipeline import NOTEBOOKS, Plan, notebooks_folder
+    from .run_file import load_run_file
+
+    settings = load_run_file(options.run_file)
+    datasets = tuple(dict.fromkeys(names or settings.datasets))
+    for name in datasets:
+        if name not in settings.datasets:
+            raise InputError(f"{options.run_file} has no data set {name!r}; it has {', '.join(settings.datasets)}")
+    return Plan(
+        settings=settings,
+        run_folder=(options.outputs / settings.run).resolve(),
+        notebooks=notebooks_folder(options.run_file),
+        datasets=datasets,
+        stages=(stage,) if stage else tuple(NOTEBOOKS),
+        one_stage=stage is not None,
+    )
 
 
 @contextmanager
@@ -140,6 +158,25 @@ def _status(options: argparse.Namespace) -> int:
         generated = sum(1 for path in journal_paths(folder) for _ in read_keys(path))
         missing = count_missing(folder, settings.sampling.samples_per_prompt)
         print(f"{name}: {generated} generated, {missing} missing, {len(read_rejections(folder))} rejected")
+    return 0
+
+
+def _retry(options: argparse.Namespace) -> int:
+    from .retrying import retry
+
+    name, plan = options.dataset, _plan(options, [options.dataset])
+    sampling = plan.settings.sampling
+    found = retry(plan, name, where=options.where)
+    if not found.lines:
+        print(f"{name}: nothing to retry")
+        return 0
+    elsewhere = [] if options.outputs == ROOT / "outputs" else ["--outputs", str(options.outputs)]
+    command = shlex.join(["rawtokens", "run", str(options.run_file), "--dataset", name, *elsewhere])
+    same = " (greedy or seeded: the same ids may come again)" if sampling.seed or not sampling.temperature else ""
+    print(
+        f"{name}: rows to generate again: {found.again}{same}; lines set aside: {found.lines}, in "
+        f"{', '.join(str(path) for path in found.files)}; next: {command}"
+    )
     return 0
 
 

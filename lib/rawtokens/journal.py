@@ -132,7 +132,7 @@ def repair_tail(path: Path) -> Path | None:
         tail = file.read()
         if not tail:
             return None
-        if _is_response(tail):
+        if response_of(tail):
             file.write(b"\n")
             return None
         fragment = path.with_name(f"{path.stem}.torn-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
@@ -144,12 +144,32 @@ def repair_tail(path: Path) -> Path | None:
 def read_keys(path: Path) -> Iterator[str]:
     """The keys of a journal's whole lines, without decoding its ids. Raises InputError for a foreign line."""
     for number, line in _whole_lines(path):
-        end = line.find(b'","prompt_ids":')
-        if not line.startswith(_KEY_START) or end < 0:
+        key = key_of(line)
+        if key is None:
             raise InputError(
-                f"{path}: line {number} is no record of this kit (no key in front); move the file away, then run again"
+                f"{path}: line {number} is no record of this kit (no key in front); move the file away, then run again "
+                "(`rawtokens retry --where foreign` sets such lines aside)"
             )
-        yield msgspec.json.decode(line[len(_KEY_START) - 1 : end + 1], type=str)
+        yield key
+
+
+def key_of(line: bytes) -> str | None:
+    """The key in front of a journal's line, without decoding its ids; None where there is none."""
+    end = line.find(b'","prompt_ids":')
+    if not line.startswith(_KEY_START) or end < 0:
+        return None
+    try:
+        return msgspec.json.decode(line[len(_KEY_START) - 1 : end + 1], type=str)
+    except msgspec.MsgspecError:
+        return None
+
+
+def response_of(line: bytes) -> Response | None:
+    """The record that a journal's line holds; None where it holds none."""
+    try:
+        return msgspec.json.decode(line, type=Response)
+    except msgspec.MsgspecError:
+        return None
 
 
 def read_responses(path: Path) -> Iterator[Response]:
@@ -228,11 +248,3 @@ def _tail_start(file: BinaryIO, block: int = 1 << 16) -> int:
             return start + found + 1
         end = start
     return 0
-
-
-def _is_response(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line, type=Response)
-    except msgspec.MsgspecError:
-        return False
-    return True

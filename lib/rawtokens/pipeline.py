@@ -35,6 +35,7 @@ _TITLES = {
     "04": "Report token statistics",
 }
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
+STAGES_LOCK = ".stages.lock"
 _TURN_SECONDS = 600.0
 # These change no output: where a run lies, which servers answer, how many requests are in flight.
 _IMMATERIAL = ("output_dir", "urls", "api_key_env", "max_in_flight", "prompts")
@@ -76,7 +77,7 @@ def run_stages(
     _check_inputs(plan)
     with ExitStack() as stack:
         for name in plan.datasets:
-            stack.enter_context(lock(plan.run_folder / name / ".stages.lock"))
+            stack.enter_context(lock(plan.run_folder / name / STAGES_LOCK))
         urls: Sequence[str] = plan.settings.servers.urls
         # A server takes half a minute to start; prompts are tokenized meanwhile.
         ready = stack.enter_context(start_server()) if start_server and _needs_server(plan) else None
@@ -98,7 +99,7 @@ def run_stages(
 def _check_server(plan: Plan, on_line: Callable[[str], None], urls: Sequence[str]) -> None:
     """Stage 00, which belongs to the run and not to a data set: runs of other data sets take turns."""
     if "00" in plan.stages:
-        with lock(plan.run_folder / ".stages.lock", wait_seconds=_TURN_SECONDS):
+        with lock(plan.run_folder / STAGES_LOCK, wait_seconds=_TURN_SECONDS):
             _run(plan, "00", "", on_line, urls)
 
 
@@ -134,7 +135,7 @@ def _lacks_responses(plan: Plan, name: str) -> bool:
     try:
         return count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
     except InputError:
-        if "01" in plan.stages and not _current(plan, "01", name):
+        if "01" in plan.stages and not stage_is_current(plan, "01", name):
             return True  # damaged prompts are about to be written anew
         raise
 
@@ -147,7 +148,7 @@ def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls
         return
     label = f"{name or plan.settings.run} {NOTEBOOKS[stage]}"
     complete = stage != "02" or not _lacks_responses(plan, name)
-    if stage != "00" and complete and _current(plan, stage, name):
+    if stage != "00" and complete and stage_is_current(plan, stage, name):
         on_line(f"{label}: unchanged")
         return
     folder, notebook = plan.run_folder / name, plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb"
@@ -171,7 +172,8 @@ def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls
     on_line(f"{label}: done in {time.monotonic() - started:.0f} s")
 
 
-def _current(plan: Plan, stage: str, name: str) -> bool:
+def stage_is_current(plan: Plan, stage: str, name: str) -> bool:
+    """Whether a stage finished with the files, settings and code that are there now; `name` is "" for stage 00."""
     from .stages import is_current
 
     if stage == "01" and not all((plan.run_folder / name / file).exists() for file in (REJECTED, MANIFEST)):
