@@ -3,7 +3,8 @@
 A line is set aside whole and on disk before the file that held it is replaced, so a kill at any point leaves the old
 state or the new one, at worst with a second copy set aside; nothing is deleted. Which rows have a reason is what
 verified.parquet says, so that must be of the journal as it is. This module does not know whether another try gives
-another answer: under greedy or seeded sampling it may well be the same one.
+another answer (under greedy or seeded sampling it may well be the same one), nor what choosing does to the data:
+rows that were cut, drawn again until they end, make the lengths shorter than the model's.
 """
 
 import os
