@@ -1,7 +1,6 @@
 """Prompt files become conversations, and every row that can't is said, with the reason."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,13 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prompt_rows import chat, glaive, only, read, read_rows, reasons, said
 from transformers import PreTrainedTokenizerBase
 
 from rawtokens.conversations import FORMATS, detect_format, read_conversations
 from rawtokens.errors import InputError
 from rawtokens.records import Conversation, Rejection
-
-Outcome = Conversation | Rejection
 
 FUNCTIONS = """{
     "name": "get_time",
@@ -33,38 +31,6 @@ FUNCTIONS = """{
 """
 SENTENCE = "You are a helpful assistant with access to the following functions. Use them if required -"
 ORDER = {"input": "Sort a list.", "output": "sorted(x)", "unit_tests": "[]", "average_test_score": "1"}
-
-
-def read(path: Path, text: str | bytes, **options: object) -> list[Outcome]:
-    """What comes out of a file with this text."""
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(read_conversations(path, **options))  # type: ignore[arg-type]
-
-
-def read_rows(folder: Path, rows: Sequence[object], **options: object) -> list[Outcome]:
-    return read(folder / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows), **options)
-
-
-def only(outcomes: Sequence[Outcome]) -> Conversation:
-    (outcome,) = outcomes
-    assert isinstance(outcome, Conversation), outcome
-    return outcome
-
-
-def reasons(outcomes: Sequence[Outcome]) -> list[str]:
-    return [outcome.reason if isinstance(outcome, Rejection) else "" for outcome in outcomes]
-
-
-def said(conversation: Conversation) -> list[tuple[object, object]]:
-    return [(message["role"], message["content"]) for message in conversation.messages]
-
-
-def chat(*turns: tuple[str, str], **members: object) -> dict[str, object]:
-    return {**members, "conversations": [{"from": speaker, "value": text} for speaker, text in turns]}
-
-
-def glaive(text: str, system: str = "") -> dict[str, object]:
-    return {"system": system, "chat": text}
 
 
 # ShareGPT
@@ -533,13 +499,11 @@ def test_lines_are_streamed(tmp_path: Path) -> None:
         (b"[]", "holds no rows"),
         (b'[{"conversations": []},', "JSON array that is broken"),
         (b"PAR1 but no footer", "can't be read"),
-        (b"\x1f\x8b\x08\x00", "gzip-compressed; unpack it"),
+        (b"\x1f\x8b\x08\x00", "can't be read .Compressed file ended"),
         (b"\xff\xfe{\x00", "is UTF-16; convert it"),
-        (b"id,text\n1,Hi\n", "none of the first 2 rows is a JSON object"),
-        (
-            b'{"id": 1, "question": "Hi"}',
-            r"no format that is known; found the columns id, question; expected .*sharegpt",
-        ),
+        (b"\0\1\n\2", "none of the first 2 rows is a JSON object"),
+        (b"id,text\n1,Hi\n", r"no format that is known; found the columns id, text; expected .*sharegpt"),
+        (b'{"id": 1, "text": "Hi"}', r"no format that is known; found the columns id, text; expected .*sharegpt"),
     ],
 )
 def test_a_file_that_can_not_be_used_says_so_at_once_in_one_line(
@@ -560,7 +524,7 @@ def test_a_folder_is_no_prompt_file(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_names_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'sharegtp' is not known; expected auto or one of sharegpt, glaive"):
+    with pytest.raises(InputError, match="'sharegtp' is not known; expected auto or one of hermes, toolace"):
         read_rows(tmp_path, [chat(("human", "Hi"))], format="sharegtp")
 
 
@@ -571,6 +535,16 @@ def test_an_unknown_format_names_those_that_are_known(tmp_path: Path) -> None:
         (glaive("USER: Hi"), "glaive"),
         (ORDER, "opencodeinstruct"),
         ({"messages": [{"role": "user", "content": "Hi"}]}, "openai_messages"),
+        (chat(("system", "Call. <tools>[]</tools>"), ("human", "Hi")), "hermes"),
+        (chat(("human", "Hi"), ("gpt", "<tool_call>{}</tool_call>")), "hermes"),
+        (chat(("user", "Hi"), system='Functions: [{"name": "f"}]'), "toolace"),
+        ({"query": "Hi", "answers": "[]", "tools": "[]"}, "xlam"),
+        ({"question": [[{"role": "user", "content": "Hi"}]], "function": []}, "bfcl"),
+        ({"instruction": "Hi", "input": "", "output": "a"}, "alpaca"),
+        ({"prompt": "Hi"}, "plain"),
+        ({"prompt": [{"role": "user", "content": "Hi"}], "answer": "a"}, "plain"),
+        ({"question": "Hi", "answer": "a"}, "plain"),
+        ({"text_line": "Hi"}, "text_lines"),
     ],
 )
 def test_each_format_is_known_by_its_rows_and_a_broken_first_row_misleads_nobody(
@@ -579,7 +553,6 @@ def test_each_format_is_known_by_its_rows_and_a_broken_first_row_misleads_nobody
     path = tmp_path / "rows.csv"
     path.write_text("{torn\n" + '{"input": 1}\n' + json.dumps(row) + "\n" + json.dumps(row) + "\n")
     assert detect_format(path) == name
-    assert [form for form, module in FORMATS.items() if module.matches(row)] == [name]  # type: ignore[arg-type]
 
 
 _json = st.recursive(
@@ -587,9 +560,19 @@ _json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
+_calls = st.sampled_from(
+    [
+        "<tools>[{'name': 'f'}]</tools>",
+        "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>",
+        "<tool_response>1</tool_response>",
+        "[Get Time(a=1, b='x')]",
+        "[f(a=",
+        "[1, 2]",
+    ]
+)
 _turns = st.lists(
     st.fixed_dictionaries(
-        {"from": st.sampled_from(["human", "gpt", "system", "tool", "function_call"]) | _json, "value": _json},
+        {"from": st.sampled_from(["human", "gpt", "system", "tool", "function_call"]) | _json, "value": _json | _calls},
         optional={"role": st.sampled_from(["user", "assistant", "tool"]), "content": _json, "tool_calls": _json},
     )
     | _json,
@@ -597,7 +580,22 @@ _turns = st.lists(
 )
 _rows = st.fixed_dictionaries(
     {},
-    optional={"id": _json, "conversations": _turns, "messages": _turns, "tools": _json, "chat": _json, "input": _json},
+    optional={
+        "id": _json,
+        "conversations": _turns,
+        "messages": _turns,
+        "tools": _json | st.just('[{"name": "f", "parameters": {"a": {"type": "str"}}}]'),
+        "chat": _json,
+        "input": _json,
+        "system": _json | st.just('With [{"name": "f"}].'),
+        "question": _json | st.lists(_turns, max_size=2),
+        "function": _json,
+        "instruction": _json,
+        "history": _json,
+        "prompt": _json | _turns,
+        "query": _json,
+        "text_line": _json,
+    },
 )
 
 

@@ -1,6 +1,6 @@
 """Prompt files of every format become conversations; a row that can't become one comes out with the reason.
 
-Rows in = conversations + rejections, in the file's order. A format is a module of this package with NAME, COLUMNS
+Rows in = conversations + rejections, in the files' order. A format is a module of this package with NAME, COLUMNS
 (a row must hold one of them), `matches(row)` and `to_conversation(row, *, source_id, line)`, entered in FORMATS;
 a container is a function of `containers`. This package does not know any tokenizer or template.
 
@@ -8,10 +8,13 @@ Reasons: bad_json, not_an_object, bad_value, bad_id, duplicate_id, missing_field
 no_user_turn, empty_prompt, not_text, bad_tools, bad_tool_call, bad_arguments, tools_in_text,
 tool_result_without_call, end_inside_turn, lone_surrogate.
 Notices: leading_assistant, several_turns_after_the_last, empty_turn, nul_character, null_padding,
-unanswered_call, call_ids_of_the_file, developer_as_system.
+unanswered_call, call_ids_of_the_file, developer_as_system, tools_out_of_text, tools_differ,
+parameter_type_of_the_file, later_turns_without_answers.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import glob, has_magic
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -21,12 +24,25 @@ from msgspec.structs import replace
 
 from ..errors import InputError
 from ..records import Conversation, Json, Rejection
-from . import glaive, openai_messages, opencodeinstruct, sharegpt
-from .containers import Row, open_rows
-from .rows import BadRow, content_id, shown
+from . import (
+    alpaca,
+    bfcl,
+    glaive,
+    hermes,
+    openai_messages,
+    opencodeinstruct,
+    plain,
+    sharegpt,
+    text_lines,
+    toolace,
+    xlam,
+)
+from .containers import EXPECTED, open_rows
+from .rows import BadRow, Row, content_id, shown
+from .tool_calls import without_padding
 from .turns import checked
 
-__all__ = ["FORMATS", "detect_format", "read_conversations"]
+__all__ = ["FORMATS", "detect_format", "prompt_files", "read_conversations"]
 
 _HEAD = 100  # rows that decide the format
 
@@ -46,12 +62,23 @@ class Format(Protocol):
         """The row as a conversation. Raises BadRow."""
 
 
-FORMATS: dict[str, Format] = {
-    sharegpt.NAME: sharegpt,
-    glaive.NAME: glaive,
-    opencodeinstruct.NAME: opencodeinstruct,
-    openai_messages.NAME: openai_messages,
-}
+_MODULES: tuple[Format, ...] = (
+    hermes,
+    toolace,
+    sharegpt,
+    glaive,
+    opencodeinstruct,
+    openai_messages,
+    bfcl,
+    xlam,
+    alpaca,
+    plain,
+    text_lines,
+)
+FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}
+"""By name; a row has the first format that matches it, so a special form stands before the general one."""
+
+_COLUMNS = {column for module in _MODULES for column in module.COLUMNS}
 
 
 def read_conversations(
@@ -59,34 +86,56 @@ def read_conversations(
 ) -> Iterator[Conversation | Rejection]:
     """The conversations of a prompt file, or for a row that is none a rejection (stage "tokenize", key `ID#0`).
 
+    `path` may be a glob: its files are read in the order of their names as one data set of one format; `line` is
+    the line in its file, and a rejection's detail begins with the file's name.
     `source_id` is the row's own `id`, as text, or comes from its content. A second row of the same id (7 and "7"
     are the same) is rejected, under a key that names its line, so that no two rows share a key. `limit` is the
-    number of rows read, rejected ones among them. The file is opened and its format settled at once.
-    Raises InputError for a file that can't be read, an unknown format, or a missing column.
+    number of rows read, rejected ones among them. The first file is opened and the format settled at once.
+    Raises InputError for a file that can't be read (at the place where it breaks, after the rows before it), an
+    unknown format, or a missing column.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; expected a positive number of rows, or none for all")
-    rows = open_rows(Path(path))
+    if format != "auto" and format not in FORMATS:
+        raise InputError(f"format {format!r} is not known; expected auto or one of {', '.join(FORMATS)}")
+    rows = _rows(path, format)
     head = list(islice(rows, _HEAD))
-    chosen = _choose(Path(path), head, format)
+    chosen = _choose(path, head, format)
     return _conversations(islice(chain(head, rows), limit), chosen)
 
 
 def detect_format(path: str | PathLike[str]) -> str:
     """The NAME of the format that most of the first rows have. Raises InputError where none has one."""
-    return _choose(Path(path), list(islice(open_rows(Path(path)), _HEAD)), "auto").NAME
+    return _choose(path, list(islice(_rows(path, "auto"), _HEAD)), "auto").NAME
 
 
-def _choose(path: Path, head: Sequence[Row], wanted: str) -> Format:
-    if wanted != "auto" and wanted not in FORMATS:
-        raise InputError(f"format {wanted!r} is not known; expected auto or one of {', '.join(FORMATS)}")
+def prompt_files(path: str | PathLike[str]) -> list[Path]:
+    """The file, or the files of a glob, sorted. Raises InputError for a glob that finds none."""
+    if Path(path).exists() or not has_magic(str(path)):
+        return [Path(path)]
+    names = glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob finds hidden files: half-done downloads
+    found = sorted(Path(name) for name in names if Path(name).is_file())
+    if not found:
+        raise InputError(f"{path} finds no file; expected a prompt file, or a pattern that finds some: check the path")
+    return found
+
+
+def _rows(path: str | PathLike[str], wanted: str) -> Iterator[Row]:
+    files = prompt_files(path)
+    as_text = None if wanted == "auto" else wanted == text_lines.NAME
+    for file in files:
+        rows = open_rows(file, columns=_COLUMNS, text_lines=as_text)
+        yield from rows if len(files) == 1 else (replace(row, file=file.name) for row in rows)
+
+
+def _choose(path: str | PathLike[str], head: Sequence[Row], wanted: str) -> Format:
     if not head:
         raise InputError(f"{path} holds no rows; expected at least one prompt: check the path")
     rows = [row.value for row in head if row.fault is None and isinstance(row.value, dict)]
     if not rows:
+        fault = head[0].fault[1] if head[0].fault else ""
         raise InputError(
-            f"{path}: none of the first {len(head)} rows is a JSON object (the first: {head[0].fault}); "
-            "expected JSON Lines, a JSON array of objects or Parquet"
+            f"{path}: none of the first {len(head)} rows is a JSON object (the first: {fault}); expected {EXPECTED}"
         )
     found = ", ".join(list(dict.fromkeys(key for row in rows for key in row))[:20])
     if wanted != "auto":
@@ -97,15 +146,22 @@ def _choose(path: Path, head: Sequence[Row], wanted: str) -> Format:
                 f"found: {found}. Set the format to auto or to the file's own"
             )
         return chosen
-    votes = {name: sum(_matches(module, row) for row in rows) for name, module in FORMATS.items()}
-    name = max(votes, key=lambda name: votes[name])
-    if votes[name] == 0:
+    votes = Counter(name for row in rows if (name := _format_of(row)))
+    if not votes:
         needs = ", ".join(f"{name} ({' or '.join(module.COLUMNS)})" for name, module in FORMATS.items())
         raise InputError(
             f"{path} has no format that is known; found the columns {found}; expected those of one of: {needs}. "
             "Rename the columns, or name the format"
         )
+    name = max(FORMATS, key=lambda name: votes[name])
+    for special in (hermes.NAME, toolace.NAME):  # each reads ShareGPT's rows too, which stand among its own
+        if name == sharegpt.NAME and votes[special]:
+            name = special
     return FORMATS[name]
+
+
+def _format_of(row: Mapping[str, Json]) -> str:
+    return next((name for name, module in FORMATS.items() if _matches(module, row)), "")
 
 
 def _matches(module: Format, row: Mapping[str, Json]) -> bool:
@@ -131,15 +187,19 @@ def _conversation(row: Row, source_id: str, chosen: Format) -> Conversation | Re
     assert isinstance(row.value, dict)  # a row without a fault
     try:
         made = chosen.to_conversation(row.value, source_id=source_id, line=row.line)
-        return checked(replace(made, notices=(*row.notices, *made.notices)))
+        tools = without_padding(made.tools)
+        padding = () if tools is made.tools else ("null_padding",)
+        notices = dict.fromkeys((*row.notices, *padding, *made.notices))
+        return checked(replace(made, tools=tools, notices=tuple(notices)))
     except BadRow as problem:
         return _rejection(row, source_id, problem)
+    except RecursionError:
+        return _rejection(row, source_id, BadRow("bad_value", "nested too deeply"))
 
 
 def _rejection(row: Row, source_id: str, problem: BadRow) -> Rejection:
-    return Rejection(
-        stage="tokenize", key=f"{source_id}#0", line=row.line, reason=problem.reason, detail=problem.detail
-    )
+    detail = f"{row.file}: {problem.detail}" if row.file else problem.detail
+    return Rejection(stage="tokenize", key=f"{source_id}#0", line=row.line, reason=problem.reason, detail=detail)
 
 
 def _identify(row: Row) -> tuple[str, BadRow | None]:

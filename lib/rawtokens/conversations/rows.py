@@ -1,12 +1,30 @@
-"""What every format needs to read a row: the error of a bad row, exact JSON, an id from content.
+"""What containers and formats share: a row, the error of a bad row, exact JSON, an id from content.
 
 This module does not know any format.
 """
 
+import ast
 import hashlib
 import json
+import warnings
+
+import msgspec
 
 from ..records import Json
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a file. Without a `fault` (reason, detail), `value` is an object; with one, whatever was there.
+
+    `line` counts from 1: the line in JSON Lines, CSV (a row's first) and text, the place of the row in an array or
+    in Parquet. `file` is the file's name where a data set has several.
+    """
+
+    line: int
+    value: Json
+    notices: tuple[str, ...] = ()
+    fault: tuple[str, str] | None = None
+    file: str = ""
 
 
 class BadRow(Exception):
@@ -16,6 +34,10 @@ class BadRow(Exception):
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
+
+
+class BrokenFile(Exception):
+    """A file that is broken from some place on, so that no row after it can be trusted; becomes an InputError."""
 
 
 def shown(value: object) -> str:
@@ -32,6 +54,22 @@ def load_json(text: str, what: str, reason: str) -> Json:
     except (ValueError, RecursionError) as error:
         raise BadRow(reason, f"{what} is not valid JSON ({error_text(error)}): {shown(text)}") from error
     return value
+
+
+def load_literal(text: str, what: str, reason: str) -> Json:
+    """JSON, or the Python literal that `str()` of JSON values gives. Raises BadRow(reason) where it is neither."""
+    try:
+        return load_json(text, what, reason)
+    except BadRow:
+        pass
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd escape in a literal is the file's, not the reader's
+            value = ast.literal_eval(text.strip())
+        made: Json = json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise BadRow(reason, f"{what} is neither JSON nor a Python literal: {shown(text)}") from error
+    return made
 
 
 def error_text(error: Exception) -> str:

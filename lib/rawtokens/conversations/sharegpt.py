@@ -2,8 +2,9 @@
 
 Calls are turns of their own (`function_call`, `function-call`) whose value is JSON, {"name", "arguments"} or a list
 of such; results are `observation`, `tool`, `function_response`, `function-response`. A `system` column becomes the
-first turn where no system turn stands there; a `tools` column is declared. This module does not know Hermes, where
-tools and calls stand inside the text: such rows are refused, for they would declare their tools twice or not at all.
+first turn where no system turn stands there; a `tools` column is declared. This module does not know what stands
+inside a text: a row with Hermes-style tools or calls in it is refused, for it would declare its tools twice or not
+at all; `hermes` and `toolace` read such rows.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from .turns import last_turn
 
 NAME = "sharegpt"
 COLUMNS = ("conversations",)
-_ROLES = {
+ROLES = {
     "system": "system",
     "human": "user",
     "user": "user",
@@ -28,7 +29,7 @@ _ROLES = {
     "function_response": "tool",
     "function-response": "tool",
 }
-_CALLS = ("function_call", "function-call")
+CALLS = ("function_call", "function-call")
 _HERMES = {"system": "<tools>", "assistant": "<tool_call>"}
 
 
@@ -39,15 +40,8 @@ def matches(row: Mapping[str, Json]) -> bool:
 
 def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
     """Raises BadRow."""
-    listed = _listed(row)
-    if listed is None:
-        raise BadRow("missing_field", f"conversations must be a list of turns, found {shown(row.get('conversations'))}")
-    turns = [_turn(turn) for turn in listed]
-    system = row.get("system")
-    if isinstance(system, str) and system.strip() and [speaker for speaker, _ in turns[:1]] != ["system"]:
-        turns.insert(0, ("system", system))
-    count, notices = last_turn([_ROLES[speaker] for speaker, _ in turns])
-    messages, more = linked(_message(speaker, value) for speaker, value in turns[:count])
+    turns, notices = asked_turns(row)
+    messages, more = linked(_message(speaker, text) for speaker, text in turns)
     return Conversation(
         source_id=source_id,
         line=line,
@@ -55,6 +49,35 @@ def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Co
         tools=declarations(row.get("tools")),
         notices=(*notices, *more),
     )
+
+
+def asked_turns(row: Mapping[str, Json]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """(speaker, text) of the turns up to the one to be answered, the system column first, and the notices.
+
+    Raises BadRow.
+    """
+    listed = _listed(row)
+    if listed is None:
+        raise BadRow("missing_field", f"conversations must be a list of turns, found {shown(row.get('conversations'))}")
+    turns = [_turn(turn) for turn in listed]
+    system = row.get("system")
+    if isinstance(system, str) and system.strip() and [speaker for speaker, _ in turns[:1]] != ["system"]:
+        turns.insert(0, ("system", system))
+    count, notices = last_turn([ROLES[speaker] for speaker, _ in turns])
+    return [(speaker, _text(speaker, value)) for speaker, value in turns[:count]], notices
+
+
+def called(text: str) -> list[Json]:
+    """The calls of a call turn: JSON, one call or a list. Raises BadRow."""
+    found = load_json(text, "a call", "bad_tool_call")
+    return [call_entry(entry) for entry in (found if isinstance(found, list) else [found])]
+
+
+def call_entry(entry: Json) -> Message:
+    """{"name", "arguments"} as one entry of `tool_calls`. Raises BadRow."""
+    if not isinstance(entry, dict):
+        raise BadRow("bad_tool_call", f"a call must be an object with name and arguments, found {shown(entry)}")
+    return call(entry.get("name"), entry.get("arguments"))
 
 
 def _listed(row: Mapping[str, Json]) -> list[Json] | None:
@@ -68,25 +91,21 @@ def _turn(turn: Json) -> tuple[str, Json]:
     if not isinstance(turn, dict):
         raise BadRow("bad_turn", f"a turn must be an object with from and value, found {shown(turn)}")
     speaker = turn.get("from")
-    if not isinstance(speaker, str) or speaker not in _ROLES:
-        raise BadRow("unknown_role", f"from must be one of {', '.join(_ROLES)}; found {shown(speaker)}")
+    if not isinstance(speaker, str) or speaker not in ROLES:
+        raise BadRow("unknown_role", f"from must be one of {', '.join(ROLES)}; found {shown(speaker)}")
     return speaker, turn.get("value")
 
 
-def _message(speaker: str, text: Json) -> Message:
-    role = _ROLES[speaker]
-    if not isinstance(text, str):
-        raise BadRow("bad_turn", f"the value of a {speaker} turn must be text, found {shown(text)}")
+def _text(speaker: str, value: Json) -> str:
+    if not isinstance(value, str):
+        raise BadRow("bad_turn", f"the value of a {speaker} turn must be text, found {shown(value)}")
+    return value
+
+
+def _message(speaker: str, text: str) -> Message:
+    role = ROLES[speaker]
     if role in _HERMES and _HERMES[role] in text:
-        raise BadRow("tools_in_text", f"{_HERMES[role]} in a {speaker} turn: Hermes-style tools are not read")
-    if speaker not in _CALLS:
+        raise BadRow("tools_in_text", f"{_HERMES[role]} in a {speaker} turn: set the format to hermes")
+    if speaker not in CALLS:
         return {"role": role, "content": text}
-    found = load_json(text, "a call", "bad_tool_call")
-    calls = found if isinstance(found, list) else [found]
-    return {"role": role, "content": "", "tool_calls": [_call(entry) for entry in calls]}
-
-
-def _call(entry: Json) -> Message:
-    if not isinstance(entry, dict):
-        raise BadRow("bad_tool_call", f"a call must be an object with name and arguments, found {shown(entry)}")
-    return call(entry.get("name"), entry.get("arguments"))
+    return {"role": role, "content": "", "tool_calls": called(text)}

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from ..records import Json
-from .rows import BadRow, load_json, shown
+from .rows import BadRow, load_json, shown, without_nulls
 
 Message = dict[str, Json]
 _KIMI_ID = re.compile(r"functions\..+:\d+")
@@ -76,6 +76,28 @@ def linked(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[str,
     if waiting:
         notices.add("unanswered_call")
     return tuple(made), tuple(sorted(notices))
+
+
+def without_padding(tools: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The tools without null members where a null stands among `properties`.
+
+    No schema has one there: it is Arrow's, which gives every nested object the union of all keys, and which JSON
+    written from Arrow keeps.
+    """
+    if not any(_has_null_property(tool) for tool in tools):
+        return tools
+    return tuple(cast(Message, without_nulls(tool)) for tool in tools)
+
+
+def _has_null_property(value: Json) -> bool:
+    if isinstance(value, list):
+        return any(_has_null_property(item) for item in value)
+    if not isinstance(value, dict):
+        return False
+    properties = value.get("properties")
+    if isinstance(properties, dict) and None in properties.values():
+        return True
+    return any(_has_null_property(member) for member in value.values())
 
 
 def _calls(message: Message) -> list[Message]:
