@@ -128,6 +128,20 @@ def test_memory_stays_flat_however_long_the_packed_file_is(
     assert peak < 2_000_000  # the file holds 4 MB
 
 
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"BZh91AY&SY", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"ARROW1\0\0", "Arrow file"),
+        (b"\xff\xff\xff\xff", "Arrow stream"),
+    ],
+)
+def test_a_container_that_is_not_read_is_named_with_the_way_out(tmp_path: Path, start: bytes, what: str) -> None:
+    with pytest.raises(InputError, match=rf"{what}.*; (unpack|write) it"):
+        read(tmp_path / "rows.jsonl", start + b"\0")
+
+
 # CSV
 
 

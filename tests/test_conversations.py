@@ -99,6 +99,13 @@ def test_a_bad_sharegpt_row_costs_itself_alone(tmp_path: Path, row: dict[str, ob
     assert reasons(outcomes) == [reason, ""]
 
 
+def test_a_system_column_beside_another_system_turn_is_said(tmp_path: Path) -> None:
+    turns = [("system", "Be brief."), ("human", "Hi")]
+    found = only(read_rows(tmp_path, [chat(*turns, system="Be long.")]))
+    assert (said(found)[0], found.notices) == (("system", "Be brief."), ("system_column_unread",))
+    assert only(read_rows(tmp_path, [chat(*turns, system="Be brief.")])).notices == ()
+
+
 def test_a_broken_old_answer_costs_no_prompt(tmp_path: Path) -> None:
     assert said(only(read_rows(tmp_path, [chat(("human", "Hi"), ("function_call", "{broken"))]))) == [("user", "Hi")]
 

@@ -188,8 +188,9 @@ def test_text_in_brackets_is_no_call(tmp_path: Path, text: str) -> None:
         ("[f(a=1]", "", "bad_tool_call"),
         ("[f(a='1)]", "", "bad_tool_call"),
         ("[f(a=1), ]", "", "bad_tool_call"),
+        ("[Foo (v2)(a=1)]", "", "bad_tool_call"),
         ("[f(1)]", "", "bad_arguments"),
-        ("[Note: (a) or (b)]", "", "bad_arguments"),
+        ("[Note: (a) or (b)]", "", "bad_tool_call"),
         ("[f(a=b)]", "", "bad_arguments"),
         ("[f(a=1, a=2)]", "", "bad_arguments"),
         ("[f()]", '[{"name": "f"}, {]', "bad_tools"),
@@ -269,8 +270,11 @@ def test_a_type_that_json_schema_lacks_stays_and_is_said(tmp_path: Path) -> None
     assert found.notices == ("parameter_type_of_the_file",)
 
 
-def test_a_schema_that_is_one_already_stays(tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": []}
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "required": []}, {"type": "object"}],
+)
+def test_a_schema_that_is_one_already_stays(tmp_path: Path, schema: dict[str, object]) -> None:
     assert functions(only(read_rows(tmp_path, [xlam(schema)]))) == [{"name": "f", "parameters": schema}]
 
 
@@ -340,6 +344,7 @@ def test_a_bad_bfcl_row_costs_itself_alone(tmp_path: Path, row: dict[str, object
     [
         ({"instruction": "Add.", "input": "1 2", "output": "3"}, [("user", "Add.\n\n1 2")]),
         ({"instruction": " Add.\n", "input": "", "output": "3"}, [("user", " Add.\n")]),
+        ({"instruction": "Add.", "context": "1 2", "response": "3"}, [("user", "Add.\n\n1 2")]),
         ({"instruction": "Add.", "input": None, "system": "Be brief."}, [("system", "Be brief."), ("user", "Add.")]),
         (
             {"instruction": "And?", "history": [["a", "b"]]},
@@ -361,6 +366,7 @@ def test_alpaca_joins_instruction_and_input(
         ({"instruction": "Hi", "input": 7}, "missing_field"),
         ({"instruction": "Hi", "history": [["a"]]}, "bad_turn"),
         ({"instruction": "Hi", "history": 7}, "bad_turn"),
+        ({"instruction": "Hi", "tools": "hammer"}, "bad_tools"),
     ],
 )
 def test_a_bad_alpaca_row_costs_itself_alone(tmp_path: Path, row: dict[str, object], reason: str) -> None:

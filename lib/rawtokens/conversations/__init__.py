@@ -8,8 +8,8 @@ Reasons: bad_json, not_an_object, bad_value, bad_id, duplicate_id, missing_field
 no_user_turn, empty_prompt, not_text, bad_tools, bad_tool_call, bad_arguments, tools_in_text,
 tool_result_without_call, end_inside_turn, lone_surrogate.
 Notices: leading_assistant, several_turns_after_the_last, empty_turn, nul_character, null_padding,
-unanswered_call, call_ids_of_the_file, developer_as_system, tools_out_of_text, tools_differ,
-parameter_type_of_the_file, later_turns_without_answers.
+unanswered_call, call_ids_of_the_file, developer_as_system, system_column_unread, tools_out_of_text,
+tools_differ, parameter_type_of_the_file, later_turns_without_answers.
 """
 
 from collections import Counter

@@ -1,14 +1,15 @@
-"""Alpaca: {"instruction", "input", "output"}, with `system` and `history` ([[asked, answered], ..]) in some files.
+"""Alpaca: {"instruction", "input", "output"}; some files have `system`, `tools`, `history` ([[asked, answered], ..]).
 
 Instruction and input, where there is one, become one user turn with an empty line between them; no sentence is
-put around them. `output` is an old answer and is not read. This module does not know what the two columns hold.
+put around them. Dolly's `context` is read where `input` is empty. `output` is an old answer and is not read.
+This module does not know what the columns hold.
 """
 
 from collections.abc import Iterator, Mapping
 
 from ..records import Conversation, Json
 from .rows import BadRow, load_json, shown
-from .tool_calls import Message
+from .tool_calls import Message, declarations
 
 NAME = "alpaca"
 COLUMNS = ("instruction",)
@@ -20,14 +21,15 @@ def matches(row: Mapping[str, Json]) -> bool:
 
 def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
     """Raises BadRow."""
-    instruction, context, system = (_text(row, name) for name in ("instruction", "input", "system"))
+    instruction, system = _text(row, "instruction"), _text(row, "system")
+    context = _text(row, "input") or _text(row, "context")
     if row.get("instruction") is None:
         raise BadRow("missing_field", "instruction must be text, found none")
     messages: list[Message] = [{"role": "system", "content": system}] if system.strip() else []
     messages += _history(row.get("history"))
     asked = f"{instruction}\n\n{context}" if instruction.strip() and context.strip() else instruction or context
     messages.append({"role": "user", "content": asked})
-    return Conversation(source_id=source_id, line=line, messages=tuple(messages))
+    return Conversation(source_id=source_id, line=line, messages=tuple(messages), tools=declarations(row.get("tools")))
 
 
 def _text(row: Mapping[str, Json], name: str) -> str:

@@ -36,7 +36,7 @@ def head_of(path: Path, size: int) -> bytes:
         try:
             while len(made) < size and (piece := file.read1(size - len(made))):
                 made += piece
-        except (OSError, EOFError, zlib.error):
+        except (OSError, EOFError, zlib.error, pa.ArrowException):
             pass
     return made
 

@@ -29,6 +29,10 @@ _REFUSED = {
     b"\x1f\x8b": "compressed twice; unpack it once",
     b"\x28\xb5\x2f\xfd": "compressed twice; unpack it once",
     b"PK\x03\x04": "a zip archive; unpack it",
+    b"BZh91AY&SY": "bzip2-compressed; unpack it with bunzip2",
+    b"\xfd7zXZ": "xz-compressed; unpack it with xz -d",
+    b"ARROW1": "an Arrow file; write it as Parquet",
+    b"\xff\xff\xff\xff": "an Arrow stream; write it as Parquet",
     b"\xff\xfe": "UTF-16; convert it to UTF-8 with iconv",
     b"\xfe\xff": "UTF-16; convert it to UTF-8 with iconv",
 }
@@ -133,7 +137,7 @@ def _array_rows(path: Path) -> Iterator[Row]:
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     line = 0
-    with unpacked(path) as source, pq.ParquetFile(source) as file:
+    with unpacked(path) as source, _parquet_file(source) as file:
         for batch in file.iter_batches(batch_size=_BATCH):
             for value in _parquet_values(batch):
                 line += 1
@@ -141,6 +145,11 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
                     yield Row(line=line, value=f"{path.name}:{line}", fault=("bad_value", error_text(value)))
                 else:
                     yield _parquet_row(line, value)
+
+
+def _parquet_file(path: Path) -> pq.ParquetFile:
+    """Without pre_buffer, pyarrow's default, which keeps every row group: reading 600 MB took 766 MB, and takes 166."""
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
 
 
 def _parquet_values(batch: pa.RecordBatch) -> Iterator[dict[str, Json] | ValueError]:

@@ -19,7 +19,10 @@ _CELL = 64 * 2**20  # characters; a quote left open would read the rest of a fil
 def delimiter_of(header: str, columns: Collection[str]) -> str:
     """The delimiter that makes a line a header: a cell is one of `columns`, or all of several are names; or ""."""
     for delimiter in _DELIMITERS:
-        cells = [cell.strip() for cell in next(csv.reader([header.rstrip("\r\n")], delimiter=delimiter), [])]
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([header.rstrip("\r\n")], delimiter=delimiter), [])]
+        except csv.Error:
+            continue
         if any(cell in columns for cell in cells):
             return delimiter
         if len(cells) > 1 and all(_NAME.fullmatch(cell) for cell in cells):

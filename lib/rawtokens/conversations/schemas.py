@@ -80,14 +80,15 @@ def _name(written: str, notices: set[str]) -> str:
 def _from_flat(parameters: Json, notices: set[str]) -> Json:
     if not isinstance(parameters, dict):
         raise BadRow("bad_tools", f"parameters must be an object, found {shown(parameters)}")
-    if parameters.get("type") == "object" and isinstance(parameters.get("properties"), dict):
+    if isinstance(parameters.get("type"), str):  # of a schema; a parameter of that name would be an object
         return _schema(parameters, notices)
     properties: dict[str, Json] = {}
     required: list[str] = []
     for name, member in parameters.items():
         if not isinstance(member, dict):
             raise BadRow("bad_tools", f"parameter {shown(name)} must be an object, found {shown(member)}")
-        hint = str(member.get("type", ""))
+        written = member.get("type")
+        hint = written if isinstance(written, str) else ""
         made = {**member, **_hinted(_OPTIONAL.sub("", hint), notices)} if hint else dict(member)
         properties[name] = made
         if not (_OPTIONAL.search(hint) or hint.startswith("Optional[") or "default" in member):

@@ -61,9 +61,13 @@ def asked_turns(row: Mapping[str, Json]) -> tuple[list[tuple[str, str]], tuple[s
         raise BadRow("missing_field", f"conversations must be a list of turns, found {shown(row.get('conversations'))}")
     turns = [_turn(turn) for turn in listed]
     system = row.get("system")
-    if isinstance(system, str) and system.strip() and [speaker for speaker, _ in turns[:1]] != ["system"]:
-        turns.insert(0, ("system", system))
+    unread = False
+    if isinstance(system, str) and system.strip():
+        unread = bool(turns) and turns[0][0] == "system"
+        turns = turns if unread else [("system", system), *turns]
     count, notices = last_turn([ROLES[speaker] for speaker, _ in turns])
+    if unread and turns[0][1] != system:
+        notices = (*notices, "system_column_unread")
     return [(speaker, _text(speaker, value)) for speaker, value in turns[:count]], notices
 
 

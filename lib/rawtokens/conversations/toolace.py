@@ -23,6 +23,7 @@ COLUMNS = ("conversations",)
 _TOOLS = re.compile(r"\[\s*\{\s*\"name\"\s*:")
 _HOW_TO_CALL = re.compile(r"\[\s*\w+\(")
 _CALL = re.compile(r"\[\s*[^\[\](){}\"'=,]+\(")
+_KEY = re.compile(r"[^()\[\]{}\"'=]+")
 _GAP = re.compile(r"[\s,]*")
 _OPENERS, _CLOSERS = "([{", ")]}"
 
@@ -94,10 +95,11 @@ def _call(text: str) -> Message:
         raise BadRow("bad_tool_call", f"a call must be NAME(argument=value, ..), found {shown(text)}")
     arguments: dict[str, Json] = {}
     for part in _parts(rest[:-1]):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or key.strip() in arguments:
+        written, equals, value = part.partition("=")
+        key = written.strip()
+        if not equals or not _KEY.fullmatch(key) or key in arguments:
             raise BadRow("bad_arguments", f"an argument must be name=value, each name once; found {shown(part)}")
-        arguments[key.strip()] = load_literal(value.strip(), f"argument {shown(key.strip())}", "bad_arguments")
+        arguments[key] = load_literal(value.strip(), f"argument {shown(key)}", "bad_arguments")
     return call(name.strip(), arguments)
 
 
@@ -117,6 +119,8 @@ def _parts(text: str) -> list[str]:
             start = place + 1
         else:
             depth += (sign in _OPENERS) - (sign in _CLOSERS)
+            if depth < 0:
+                break
         place += 1
     if quote or depth:
         raise BadRow("bad_tool_call", f"a string or a bracket is left open: {shown(text)}")
