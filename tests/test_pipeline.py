@@ -279,3 +279,18 @@ def test_notebooks_are_found_beside_the_run_file_or_in_the_clone(tmp_path: Path)
     assert pipeline.notebooks_folder(tmp_path / "run.yaml") == ROOT / "notebooks"
     (tmp_path / f"{NOTEBOOKS['01']}.ipynb").write_text("")
     assert pipeline.notebooks_folder(tmp_path / "run.yaml") == tmp_path
+
+
+def test_a_pattern_reads_every_file_that_it_finds_and_a_new_one_runs_again(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path
+) -> None:
+    (tmp_path / "run.yaml").write_text(RUN.replace("a.jsonl", '"[ab].jsonl"').replace(", B: {prompts: b.jsonl}", ""))
+    settings = load_run_file(tmp_path / "run.yaml")
+    assert run(notebooks, plan(settings, tmp_path, datasets=["A"], stage="01")) == ["01 A"]
+    assert run(notebooks, plan(settings, tmp_path, datasets=["A"], stage="01")) == []
+    (tmp_path / "b.jsonl").write_text("changed")
+    assert run(notebooks, plan(settings, tmp_path, datasets=["A"], stage="01")) == ["01 A"]
+    for path in tmp_path.glob("*.jsonl"):
+        path.unlink()
+    with pytest.raises(InputError, match="finds no file"):
+        run(notebooks, plan(settings, tmp_path, datasets=["A"], stage="01"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from .addresses import api_key_from
+from .conversations import prompt_files
 from .errors import InputError, TokenizerError
 from .journal import JOURNAL, REJECTED, journal_paths, lock
 from .planned import count_missing
@@ -112,12 +113,13 @@ def _check_inputs(plan: Plan) -> None:
             "(`rawtokens demo-model DIR` makes the demo's)"
         )
     for name in plan.datasets:
-        prompts, folder = Path(plan.settings.datasets[name].prompts), plan.run_folder / name
+        folder = plan.run_folder / name
         if "01" in plan.stages:
-            if not prompts.exists():
-                raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
-            if not prompts.is_file():
-                raise InputError(f"{prompts} of {name} is no file; give datasets.{name}.prompts one file")
+            for prompts in prompt_files(plan.settings.datasets[name].prompts):
+                if not prompts.exists():
+                    raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
+                if not prompts.is_file():
+                    raise InputError(f"{prompts} of {name} is no file; give a file, or a pattern such as {prompts}/*")
         elif plan.stages != ("00",) and not (folder / PROMPTS).exists():
             raise InputError(f"{folder / PROMPTS} is missing; run stage 01 for {name} first")
     if "00" in plan.stages or _needs_server(plan):
@@ -203,7 +205,7 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
     if stage == "00":
         return [], [folder / "server_check.json"]
     if stage == "01":
-        return [Path(plan.settings.datasets[name].prompts), *_tokenizer_files(plan)], [folder / PROMPTS]
+        return [*prompt_files(plan.settings.datasets[name].prompts), *_tokenizer_files(plan)], [folder / PROMPTS]
     if stage == "02":
         return [folder / PROMPTS], journals or [folder / JOURNAL]
     if stage == "03":

@@ -17,7 +17,7 @@ from .conversations import read_conversations
 from .errors import InputError, RunStopped, one_line
 from .journal import REJECTED, write_rejections
 from .markers import thinking_mode
-from .records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
+from .records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection, open_parquet
 
 if TYPE_CHECKING:
     from .target_tokenizer import Tokenizer
@@ -116,7 +116,7 @@ def read_prompts(folder: Path, columns: Sequence[str] | None = None) -> Iterator
         raise InputError(f"{path} is missing; run stage 01 for this data set first")
     wanted = list(columns or PROMPTS_SCHEMA.names)
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             absent = [name for name in wanted if name not in file.schema_arrow.names]
             if absent:
                 raise InputError(f"{path} has no column {absent[0]}; move it away and run stage 01 again")

@@ -1,14 +1,16 @@
 """The records of a run: one definition of every field that a stage writes and the next one reads.
 
 A record is frozen and flat. Ids are plain ints here and list<int32> in Parquet; text fields are for looking
-only. This module does not know how a record is made, stored or judged.
+only. This module does not know how a record is made or judged.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 """Any JSON value. Read-only types, so that a nested literal type-checks; values come from a JSON decoder."""
@@ -154,3 +156,11 @@ VERIFIED_SCHEMA = pa.schema(
         ),
     ]
 )
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """A Parquet file to be read batch by batch in flat memory.
+
+    pyarrow's own defaults keep every row group that was read: 766 MB over a file of 600 MB, against 187 MB.
+    """
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .checks import DEFAULT_POLICY
 from .errors import InputError, RunStopped, one_line
@@ -36,7 +35,7 @@ from .journal import (
 from .pipeline import STAGES_LOCK, Plan, stage_is_current
 from .planned import count_missing
 from .prompts import PROMPTS
-from .records import Rejection
+from .records import Rejection, open_parquet
 from .runs import read_manifest
 
 FOREIGN = "foreign"
@@ -156,7 +155,7 @@ def _lines_with_reason(plan: Plan, name: str, reason: str) -> dict[Path, set[int
 def _verified_rows(path: Path, reason: str) -> Iterator[tuple[str, bool]]:
     """Each row's key and whether it has the reason, in the file's order."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             for batch in file.iter_batches(columns=["key", "reasons"]):
                 reasons = batch["reasons"].to_pylist()
                 yield from zip(batch["key"].to_pylist(), (reason in own for own in reasons), strict=True)

@@ -26,7 +26,7 @@ from .checks import (
 )
 from .errors import InputError, RunStopped
 from .markers import Markers, thinking_mode
-from .records import VERIFIED_SCHEMA, Response, Thinking, Verdict
+from .records import VERIFIED_SCHEMA, Response, Thinking, Verdict, open_parquet
 from .response_columns import IdLists, ResponseColumns
 from .segments import Bools, segment
 
@@ -149,7 +149,7 @@ def read_known_prompts(path: Path) -> dict[str, bytes]:
     """`prompt_digest` of every prompt of a prompts.parquet, by key. Raises InputError where it can't be read."""
     known: dict[str, bytes] = {}
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             for batch in file.iter_batches(batch_size=4096, columns=["key", "prompt_ids"]):
                 prompts = IdLists.from_arrow(batch["prompt_ids"])
                 keys = batch["key"].to_pylist()
