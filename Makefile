@@ -29,7 +29,7 @@ lab: ## JupyterLab on the notebooks with a demo server running
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@$(RUN) demo-model .demo-model
-	@$(RUN) serve-demo & server=$$!; trap 'kill $$server' EXIT; .venv/bin/jupyter lab notebooks
+	@$(RUN) lab
 
 check: .venv/.ready ## linters and the type check
 	.venv/bin/ruff check .

@@ -11,7 +11,16 @@ def test_addresses_have_one_spelling() -> None:
 
 
 NO_ADDRESS = ("", "[]", "[1]", "[", "a:1", "localhost:30000", "ftp://a", "http://", "http:a", "http://a:port")
-NO_SERVER = ("http://a:99999", "http://a:1?x=1", " http://a:1", '"http://a:1"', "http://[::1", "http://a b:1")
+NO_SERVER = (
+    "http://a:99999",
+    "http://a:1?x=1",
+    "http://a:1/v1",
+    "http://a:1/generate/",
+    " http://a:1",
+    '"http://a:1"',
+    "http://[::1",
+    "http://a b:1",
+)
 
 
 @pytest.mark.parametrize("text", [*NO_ADDRESS, *NO_SERVER])

@@ -620,3 +620,16 @@ def test_rows_in_are_rows_out_plus_rejections_whatever_they_hold(tmp_path: Path,
             assert row.messages[-1]["role"] in ("user", "tool")
         else:
             (row.key + row.detail).encode()
+
+
+@pytest.mark.parametrize("column", ["image", "images", "video", "audio"])
+def test_a_row_with_a_picture_or_a_sound_beside_its_text_is_rejected(tmp_path: Path, column: str) -> None:
+    turns = [{"from": "human", "value": "<image>\nWhat is in this picture?"}]
+    path = tmp_path / "rows.json"
+    path.write_text(
+        json.dumps([{"id": "a", "conversations": turns, column: "a.png"}, {"id": "b", "conversations": turns}])
+    )
+    first, second = read_conversations(path)
+    assert isinstance(first, Rejection)
+    assert (first.key, first.reason) == ("a#0", "not_text")
+    assert isinstance(second, Conversation)

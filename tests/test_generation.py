@@ -387,3 +387,22 @@ def test_the_least_loaded_of_several_servers_is_asked(tmp_path: Path) -> None:
     transport = httpx.MockTransport(after_a_moment)
     asyncio.run(generate(tmp_path, target(urls=urls), window=8, transport=transport))
     assert [sum(item.server == url for item in records(tmp_path)) for url in urls] == [4, 4]
+
+
+def test_progress_counts_everything_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawtokens.generation._REPORT_SECONDS", 0.01)
+    write_prompts(tmp_path, 5)
+    run(tmp_path, answer)
+    kept = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    (tmp_path / JOURNAL).write_bytes(b"".join(kept[:3]))
+    told: list[Progress] = []
+
+    async def after_a_moment(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.05)
+        return answer(json.loads(request.content))
+
+    transport = httpx.MockTransport(after_a_moment)
+    asyncio.run(generate(tmp_path, target(), window=1, transport=transport, on_progress=told.append))
+    assert {(progress.planned, progress.present) for progress in told} == {(5, 3)}
+    assert [told[0].done, told[-1].done] == [0, 2]
+    assert str(told[-1]).startswith("5 of 5 generated")

@@ -14,8 +14,10 @@ import pytest
 import small_dataset
 
 from rawtokens import journal, pipeline
-from rawtokens.errors import InputError, LockedError, TokenizerError
+from rawtokens.engines.sglang import sampling_parameters
+from rawtokens.errors import InputError, LockedError, ResumeError, TokenizerError
 from rawtokens.pipeline import NOTEBOOKS, Plan, run_stages
+from rawtokens.records import Json, Sampling
 from rawtokens.run_file import RunFile, load_run_file
 from rawtokens.stage_parameters import stage_parameters
 
@@ -294,3 +296,22 @@ def test_a_pattern_reads_every_file_that_it_finds_and_a_new_one_runs_again(
         path.unlink()
     with pytest.raises(InputError, match="finds no file"):
         run(notebooks, plan(settings, tmp_path, datasets=["A"], stage="01"))
+
+
+@pytest.mark.parametrize(
+    "changed", ["sampling: {temperature: 0.7}", "model: {tokenizer: ./model, template_kwargs: {thinking: false}}"]
+)
+def test_other_settings_than_the_responses_have_are_refused_at_every_stage(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path, changed: str
+) -> None:
+    run(notebooks, plan(settings, tmp_path))
+    sampling = sampling_parameters(Sampling(), stop_ids=[163586])
+    manifest: dict[str, Json] = {"fingerprint": "f" * 16, "sampling": sampling, "template_kwargs": {"thinking": True}}
+    manifest |= {"vocabulary_size": 163840, "stop_ids": [163586]}
+    (tmp_path / "outputs" / "demo" / "A" / "run.json").write_text(json.dumps(manifest))
+    name = changed.partition(":")[0]
+    kept = [line for line in RUN.splitlines() if not line.startswith(name)]
+    (tmp_path / "run.yaml").write_text("\n".join([*kept, changed]))
+    with pytest.raises(ResumeError, match="holds responses of another set-up"):
+        run(notebooks, plan(load_run_file(tmp_path / "run.yaml"), tmp_path, stage="03"))
+    assert notebooks.ran == []

@@ -101,7 +101,7 @@ def test_responses_of_another_set_up_are_not_added_to_when_the_manifest_is_lost(
 
 def test_an_answer_that_the_context_cant_hold_is_refused_before_a_prompt_is_sent(tmp_path: Path) -> None:
     tokenized(tmp_path)
-    with pytest.raises(ServerError, match="max_new_tokens is 4096, the server's context holds 4096 ids"):
+    with pytest.raises(InputError, match="max_new_tokens is 4096, the server's context holds 4096 ids"):
         generating(tmp_path, msgspec.structs.replace(FACTS, context_length=4096), Sampling(max_new_tokens=4096))
 
 

@@ -231,10 +231,10 @@ def test_a_pause_between_two_runs_of_the_stage_is_cut_out_and_named(tmp_path: Pa
     assert "Pauses of 59.8 minutes" in takeaways.ids_per_second(asked, line)
 
 
-def test_a_wait_of_less_than_a_minute_stays(tmp_path: Path) -> None:
-    asked = timings((0, 10, 100), (60, 10, 100), folder=tmp_path)
+def test_a_wait_of_less_than_five_seconds_stays(tmp_path: Path) -> None:
+    asked = timings((0, 10, 100), (14, 10, 100), folder=tmp_path)
     line = throughput.timeline(asked)
-    assert line["width_s"].sum() == pytest.approx(70)
+    assert line["width_s"].sum() == pytest.approx(24)
     assert "Pauses" not in takeaways.ids_per_second(asked, line)
 
 
@@ -299,7 +299,7 @@ def test_verdicts_and_shapes_are_put_in_words(rows: pd.DataFrame) -> None:
         "4 of 8 rows are accepted, 3 flagged, 1 rejected; the most frequent reason is loop (1)."
     )
     assert takeaways.shapes(rows).startswith("2 of 8 rows are closed")
-    assert takeaways.tool_calls(rows) == "2 of 8 rows call tools: 3 calls, at most 2 in a row (of only 2)."
+    assert takeaways.tool_calls(rows) == "2 of 8 rows call tools: 3 calls, at most 2 in one response (of only 2)."
     assert takeaways.segments(rows).startswith("Of 80 output ids 39% reasoning, 25% answer, 26% tool calls")
 
 

@@ -87,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="DIR", help="a model folder (default: demo's)")
     serve.set_defaults(command=_serve_demo)
 
+    lab = commands.add_parser("lab", help="JupyterLab on the notebooks, with the demo's server running")
+    lab.set_defaults(command=_lab)
+
     model = commands.add_parser("demo-model", help="write the demo's model and the real Kimi tokenizer")
     model.add_argument("directory", type=Path, metavar="DIR")
     model.set_defaults(command=_demo_model)
@@ -200,6 +203,25 @@ def _serve_demo(options: argparse.Namespace) -> int:
     from .demo.server import serve_in_foreground
 
     return serve_in_foreground(options.model, port=options.port)
+
+
+def _lab(_: argparse.Namespace) -> int:
+    import subprocess
+
+    from .demo.server import launch_demo_server
+
+    log = ROOT / "outputs" / "demo-server.log"
+    root = ["--allow-root"] if os.getuid() == 0 else []  # Jupyter refuses it else, and a container is often root's
+    with launch_demo_server(DEMO_MODEL, log_path=log, other_port_allowed=False) as server:
+        print(f"demo server: starting on port {server.port}", flush=True)
+        print(f"demo server: {server.wait_until_ready().url} answers", flush=True)
+        jupyter = subprocess.Popen([sys.executable, "-m", "jupyterlab", *root, str(ROOT / "notebooks")])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # JupyterLab asks whether Ctrl-C was meant, and ends itself
+        try:
+            return 0 if jupyter.wait() in (0, -signal.SIGINT) else 1
+        finally:
+            jupyter.terminate()
+            jupyter.wait()
 
 
 def _demo_model(options: argparse.Namespace) -> int:

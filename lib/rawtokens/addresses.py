@@ -73,4 +73,6 @@ def _checked(url: str) -> str:
         raise InputError(f"server URL {url!r} is not valid; {expected}")
     if parts.query or parts.fragment:
         raise InputError(f"server URL {url!r} has more than an address; {expected}")
+    if parts.path.rstrip("/").endswith(("/v1", "/generate")):
+        raise InputError(f"server URL {url!r} names a route; give the server's own address, {expected}")
     return url.rstrip("/")

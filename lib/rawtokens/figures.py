@@ -106,14 +106,14 @@ def segments(rows: pd.DataFrame) -> Figure:
 
 @styled
 def tool_calls(rows: pd.DataFrame) -> Figure:
-    """A bar a number of tool calls in a row, with counts."""
+    """A bar a number of tool calls in one response, with counts."""
     if rows.empty:
         return nothing_to_draw("no row was generated")
     table = tool_call_table(rows)
     figure, axes = new_axes()
     bars = axes.bar(table.index.astype(str).tolist(), table["rows"].tolist(), width=0.7)
     axes.bar_label(bars, labels=[f"{count:,}" for count in table["rows"]], padding=2, fontsize=9)
-    axes.set(xlabel="tool calls in a row", ylabel="rows")
+    axes.set(xlabel="tool calls in one response", ylabel="rows")
     axes.margins(y=0.12)
     axes.set_xlim(-0.75, max(len(table), 4) - 0.25)
     axes.grid(axis="x", visible=False)

@@ -22,7 +22,7 @@ from .engines import sglang
 from .engines.sglang import Failure
 from .errors import RunStopped, one_line
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
-from .planned import Request, planned_requests, seeded
+from .planned import Request, count_missing, count_prompts, planned_requests, seeded
 from .records import Rejection, Response, Sampling
 from .servers import CONNECT_SECONDS, UNANSWERED, ServerPool, generate_client
 
@@ -110,16 +110,16 @@ class _Run:
         slowest = max(1.0, window / len(target.urls) / _SLOWEST_IDS_A_SECOND)
         self.timeout = httpx.Timeout(CONNECT_SECONDS, read=60.0 + target.sampling.max_new_tokens * slowest)
         self.rejections = {item.key: item for item in read_rejections(folder) if item.stage == "generate"}
-        self.planned = self.present = self.done = self.ids = 0
+        samples = target.sampling.samples_per_prompt
+        self.planned = count_prompts(folder) * samples
+        self.present = self.planned - count_missing(folder, samples) - len(self.rejections)
+        self.done = self.ids = 0
         self.started = time.monotonic()
 
     def requests(self) -> Iterator[Request]:
-        """What is missing, counted on the way; read lazily, so that a million prompts take no memory."""
+        """What is missing, read lazily, so that a million prompts take no memory."""
         for request in planned_requests(self.folder, self.target.sampling.samples_per_prompt):
-            self.planned += 1
-            if request.key in self.journal.known_keys:
-                self.present += 1
-            elif request.key not in self.rejections:
+            if request.key not in self.journal.known_keys and request.key not in self.rejections:
                 yield request
 
     async def work(self, requests: Iterator[Request]) -> None:

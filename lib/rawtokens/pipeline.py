@@ -18,7 +18,7 @@ from .journal import JOURNAL, REJECTED, journal_paths, lock
 from .planned import count_missing
 from .prompts import PROMPTS
 from .run_file import RunFile, looks_like_path
-from .runs import MANIFEST
+from .runs import MANIFEST, guard_settings
 from .stage_parameters import Scalar, shown_settings, stage_parameters
 
 NOTEBOOKS = {
@@ -79,6 +79,7 @@ def run_stages(
     with ExitStack() as stack:
         for name in plan.datasets:
             stack.enter_context(lock(plan.run_folder / name / STAGES_LOCK))
+            guard_settings(plan.run_folder / name, plan.settings.sampling, plan.settings.model.template_kwargs)
         urls: Sequence[str] = plan.settings.servers.urls
         # A server takes half a minute to start; prompts are tokenized meanwhile.
         ready = stack.enter_context(start_server()) if start_server and _needs_server(plan) else None

@@ -28,6 +28,11 @@ def planned_requests(folder: Path, samples_per_prompt: int) -> Iterator[Request]
             yield msgspec.convert({"key": f"{row['key']}/{sample}", "prompt_ids": row["prompt_ids"]}, Request)
 
 
+def count_prompts(folder: Path) -> int:
+    """How many rows prompts.parquet has. Raises InputError where there is no such file."""
+    return sum(1 for _ in read_prompts(folder, ["turn"]))
+
+
 def count_missing(folder: Path, samples_per_prompt: int) -> int:
     """How many generations stand neither in a journal nor among the rejections. Reads no ids, asks no server."""
     present = {key for path in journal_paths(folder) for key in read_keys(path)}

@@ -97,12 +97,23 @@ def guard_sampling(folder: Path, sampling: Sampling) -> None:
         _guard(folder, manifest, {"sampling": sampling_parameters(sampling, stop_ids=tokenized.stop_ids)})
 
 
+def guard_settings(folder: Path, sampling: Sampling, template_kwargs: Mapping[str, object]) -> None:
+    """Refuse settings that are not those of the responses that are there, whatever stage is asked for.
+
+    Without responses nothing is guarded. Raises ResumeError with the differences.
+    """
+    manifest = read_manifest(folder)
+    if "fingerprint" in manifest:
+        _guard(folder, manifest, {"template_kwargs": msgspec.to_builtins(dict(template_kwargs))})
+        guard_sampling(folder, sampling)
+
+
 def record_generating(folder: Path, facts: ServerFacts, sampling: Sampling) -> str:
     """Write stage 02's part of the manifest at the first start, and return the run's fingerprint.
 
     A later start must agree with it, and so must the responses that are there. Raises ResumeError with the
-    differences where they do not, InputError for a sampling value that no server takes, and ServerError where the
-    server's vocabulary is another one than the tokenizer folder's or its context can't hold an answer.
+    differences where they do not, InputError for a sampling value that no server takes or that this one's context
+    can't hold, and ServerError where the server's vocabulary is another one than the tokenizer folder's.
     """
     check_sampling(sampling)
     tokenized = read_tokenized(folder)
@@ -143,7 +154,7 @@ def _check_facts(facts: ServerFacts, tokenized: Tokenized, sampling: Sampling) -
             f"{tokenized.vocabulary_size}; use the tokenizer of the model that is served, or another server"
         )
     if facts.context_length and sampling.max_new_tokens >= facts.context_length:
-        raise ServerError(
+        raise InputError(
             f"max_new_tokens is {sampling.max_new_tokens}, the server's context holds {facts.context_length} ids, "
             "prompt included: every prompt would be refused; lower max_new_tokens, or start a server with more"
         )

@@ -106,7 +106,7 @@ def tool_calls(rows: pd.DataFrame) -> str:
         return f"None of {len(rows):,} rows calls a tool."
     return (
         f"{_share(len(calling), len(rows))} call tools: {calling.sum():,} calls, "
-        f"at most {calling.max():,} in a row{_few(len(calling))}."
+        f"at most {calling.max():,} in one response{_few(len(calling))}."
     )
 
 

@@ -17,7 +17,7 @@ from .errors import InputError
 
 Floats = npt.NDArray[np.float64]
 
-_IDLE_SECONDS = 60.0
+_IDLE_SECONDS = 5.0  # with work to do, no client leaves its servers without a request for so long
 _SHORTEST_SECONDS = 1e-3  # latencies are measured to the millisecond; none may be an infinite rate
 
 
@@ -63,7 +63,7 @@ def timeline(timings: pd.DataFrame, *, bins: int = 120) -> pd.DataFrame:
     ids_per_second, in_flight.
 
     Each request's ids are spread evenly from started_at to started_at + latency_s, so the sums are exact and the
-    shape within a request is not known. Stretches of over a minute with nothing in flight (between two runs of
+    shape within a request is not known. Stretches of over 5 seconds with nothing in flight (between two runs of
     the stage) are cut out.
     """
     if timings.empty:
@@ -84,7 +84,7 @@ def timeline(timings: pd.DataFrame, *, bins: int = 120) -> pd.DataFrame:
 
 
 def busy_intervals(timings: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Start and end of each request, in seconds from the first start, idle stretches of over a minute cut out.
+    """Start and end of each request, in seconds from the first start, idle stretches of over 5 seconds cut out.
 
     `timings` in the order of started_at, at least one row; float64 arrays of that length.
     """

@@ -78,7 +78,8 @@ _MODULES: tuple[Format, ...] = (
 FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}
 """By name; a row has the first format that matches it, so a special form stands before the general one."""
 
-_COLUMNS = {column for module in _MODULES for column in module.COLUMNS}
+_MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+_COLUMNS = {column for module in _MODULES for column in module.COLUMNS} | set(_MEDIA)
 
 
 def read_conversations(
@@ -185,6 +186,9 @@ def _conversations(rows: Iterable[Row], chosen: Format) -> Iterator[Conversation
 
 def _conversation(row: Row, source_id: str, chosen: Format) -> Conversation | Rejection:
     assert isinstance(row.value, dict)  # a row without a fault
+    media = [name for name in _MEDIA if row.value.get(name)]
+    if media:
+        return _rejection(row, source_id, BadRow("not_text", f"{media[0]} is not empty; only text is read"))
     try:
         made = chosen.to_conversation(row.value, source_id=source_id, line=row.line)
         tools = without_padding(made.tools)
