@@ -115,8 +115,9 @@ async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str)
     try:
         reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
     except UNANSWERED as error:
+        reason = one_line(error).replace(" ssl:default", "")  # aiohttp names its TLS settings, used or not
         raise ServerError(
-            f"no server answers at {url} ({one_line(error)}); start it (`rawtokens serve-demo` starts the "
+            f"no server answers at {url} ({reason}); start it (`rawtokens serve-demo` starts the "
             "demo's) or correct servers.urls"
         ) from error
     if reply.status_code in (401, 403):
