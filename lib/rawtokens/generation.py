@@ -22,7 +22,7 @@ from .engines import sglang
 from .engines.sglang import Failure
 from .errors import RunStopped, one_line
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
-from .planned import Request, count_missing, count_prompts, planned_requests, seeded
+from .planned import Request, planned_keys, planned_requests, seeded
 from .records import Rejection, Response, Sampling
 from .servers import CONNECT_SECONDS, UNANSWERED, ServerPool, generate_client
 
@@ -110,10 +110,10 @@ class _Run:
         slowest = max(1.0, window / len(target.urls) / _SLOWEST_IDS_A_SECOND)
         self.timeout = httpx.Timeout(CONNECT_SECONDS, read=60.0 + target.sampling.max_new_tokens * slowest)
         self.rejections = {item.key: item for item in read_rejections(folder) if item.stage == "generate"}
-        samples = target.sampling.samples_per_prompt
-        self.planned = count_prompts(folder) * samples
-        self.present = self.planned - count_missing(folder, samples) - len(self.rejections)
-        self.done = self.ids = 0
+        self.planned = self.present = self.done = self.ids = 0
+        for key in planned_keys(folder, target.sampling.samples_per_prompt):
+            self.planned += 1
+            self.present += key in journal.known_keys
         self.started = time.monotonic()
 
     def requests(self) -> Iterator[Request]:

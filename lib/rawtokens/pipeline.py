@@ -82,10 +82,11 @@ def run_stages(
             guard_settings(plan.run_folder / name, plan.settings.sampling, plan.settings.model.template_kwargs)
         urls: Sequence[str] = plan.settings.servers.urls
         # A server takes half a minute to start; prompts are tokenized meanwhile.
-        ready = stack.enter_context(start_server()) if start_server and _needs_server(plan) else None
+        ready = stack.enter_context(start_server()) if start_server and _lacking(plan) else None
         for name in plan.datasets:
             _run(plan, "01", name, on_line)
-        if _needs_server(plan):
+        lacking = _lacking(plan)
+        if lacking:
             if start_server:
                 urls = ((ready or stack.enter_context(start_server()))(),)
             _check_server(plan, on_line, urls)
@@ -93,7 +94,7 @@ def run_stages(
             _check_server(plan, on_line, urls)
         for stage in ("02", "03", "04"):
             for name in plan.datasets:
-                _run(plan, stage, name, on_line, urls)
+                _run(plan, stage, name, on_line, urls, again=stage == "02" and name in lacking)
         known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
         return write_index(plan.run_folder, datasets=known, settings=shown_settings(plan.settings))
 
@@ -123,12 +124,13 @@ def _check_inputs(plan: Plan) -> None:
                     raise InputError(f"{prompts} of {name} is no file; give a file, or a pattern such as {prompts}/*")
         elif plan.stages != ("00",) and not (folder / PROMPTS).exists():
             raise InputError(f"{folder / PROMPTS} is missing; run stage 01 for {name} first")
-    if "00" in plan.stages or _needs_server(plan):
+    if "00" in plan.stages or _lacking(plan):
         api_key_from(plan.settings.servers.api_key_env or "")
 
 
-def _needs_server(plan: Plan) -> bool:
-    return "02" in plan.stages and any(_lacks_responses(plan, name) for name in plan.datasets)
+def _lacking(plan: Plan) -> set[str]:
+    """The data sets that stage 02 has to ask a server for; reads whole journals, so ask it once where it will do."""
+    return {name for name in plan.datasets if "02" in plan.stages and _lacks_responses(plan, name)}
 
 
 def _lacks_responses(plan: Plan, name: str) -> bool:
@@ -143,15 +145,23 @@ def _lacks_responses(plan: Plan, name: str) -> bool:
         raise
 
 
-def _run(plan: Plan, stage: str, name: str, on_line: Callable[[str], None], urls: Sequence[str] = ()) -> None:
+def _run(
+    plan: Plan,
+    stage: str,
+    name: str,
+    on_line: Callable[[str], None],
+    urls: Sequence[str] = (),
+    *,
+    again: bool = False,
+) -> None:
+    """Execute a stage's notebook unless what it left is current; `again` executes it all the same."""
     from .notebook_runs import execute_notebook
     from .stages import write_stage_record
 
     if stage not in plan.stages:
         return
     label = f"{name or plan.settings.run} {NOTEBOOKS[stage]}"
-    complete = stage != "02" or not _lacks_responses(plan, name)
-    if stage != "00" and complete and stage_is_current(plan, stage, name):
+    if stage != "00" and not again and stage_is_current(plan, stage, name):
         on_line(f"{label}: unchanged")
         return
     folder, notebook = plan.run_folder / name, plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb"

@@ -21,6 +21,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: list[int]
 
 
+def planned_keys(folder: Path, samples_per_prompt: int) -> Iterator[str]:
+    """The key of every generation, in the order of `planned_requests`; reads no ids."""
+    for row in read_prompts(folder, ["key"]):
+        for sample in range(samples_per_prompt):
+            yield f"{row['key']}/{sample}"
+
+
 def planned_requests(folder: Path, samples_per_prompt: int) -> Iterator[Request]:
     """Every generation of `folder`/prompts.parquet, a prompt's samples together, read lazily."""
     for row in read_prompts(folder, ["key", "prompt_ids"]):
@@ -28,17 +35,11 @@ def planned_requests(folder: Path, samples_per_prompt: int) -> Iterator[Request]
             yield msgspec.convert({"key": f"{row['key']}/{sample}", "prompt_ids": row["prompt_ids"]}, Request)
 
 
-def count_prompts(folder: Path) -> int:
-    """How many rows prompts.parquet has. Raises InputError where there is no such file."""
-    return sum(1 for _ in read_prompts(folder, ["turn"]))
-
-
 def count_missing(folder: Path, samples_per_prompt: int) -> int:
     """How many generations stand neither in a journal nor among the rejections. Reads no ids, asks no server."""
     present = {key for path in journal_paths(folder) for key in read_keys(path)}
     present |= {item.key for item in read_rejections(folder) if item.stage == "generate"}
-    keys = (f"{row['key']}/{sample}" for row in read_prompts(folder, ["key"]) for sample in range(samples_per_prompt))
-    return sum(key not in present for key in keys)
+    return sum(key not in present for key in planned_keys(folder, samples_per_prompt))
 
 
 def seeded(sampling: Sampling, key: str) -> Sampling:
