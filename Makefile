@@ -11,7 +11,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine demo test lab check lock
+.PHONY: setup engine demo test lab check bench chaos lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -36,6 +36,14 @@ check: .venv/.ready ## linters and the type check
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/nbstripout --verify notebooks/*.ipynb
+
+bench: .venv/.ready ## speed, each figure beside its limit, in one run
+	@for script in tests/benchmarks/bench_*.py; do .venv/bin/python $$script || exit 1; done
+
+chaos: ## kills, full disks and wire faults against the real server; takes about an hour
+	@$(CHECK_PYTHON)
+	@$(SET_UP_BOTH)
+	@.venv/bin/python tests/chaos
 
 setup: .venv/.ready ## the client's environment
 engine: .venv-sglang/.ready ## the CPU engine's environment

@@ -37,7 +37,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a prompt file, brought to the messages that a chat template takes.
 
     `line` is the row's place in the file, counted from 1. `messages` ends with the turn to be answered (user or
-    tool). `tools` are OpenAI-style declarations. `template_kwargs` are this row's own and win over the run's.
+    tool), or, where `continue_final` is set, with the beginning of the assistant's answer, which the model goes on
+    with. `tools` are OpenAI-style declarations. `template_kwargs` are this row's own and win over the run's.
     """
 
     source_id: str
@@ -45,6 +46,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[dict[str, Json], ...]
     tools: tuple[dict[str, Json], ...] = ()
     template_kwargs: dict[str, Json] = {}
+    continue_final: bool = False
     notices: tuple[str, ...] = ()
 
 
