@@ -26,6 +26,7 @@ def test_markers_and_identity_of_kimi_are_found(target: Tokenizer) -> None:
     assert (target.markers.opener, target.markers.closer, target.markers.turn_end) == ((163606,), (163607,), 163586)
     assert sorted(target.identity) == [
         "chat_template_sha256",
+        "template_date",
         "tokenizer",
         "tokenizer_class",
         "tokenizer_revision",

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import cast
 
@@ -44,14 +45,18 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """The target's tokenizer with its markers and its bound; made by `load_tokenizer`.
 
     `vocabulary_size` is the model's (ids below it are legal on the server), from the model's config where there is
-    one, else the number of the tokenizer's ids. `control_texts` matches every special token; `identity` is what a
-    run's fingerprint covers.
+    one, else the number of the tokenizer's ids. `control_texts` matches every special token; `control_ids` are the
+    ids of all special and added tokens, which text can spell; added tokens of white space alone are ordinary text.
+    `template_date` is the ISO date that the chat template inserts through `strftime_now`, one for the whole stage;
+    "" where it inserts none. `identity` is what a run's fingerprint covers.
     """
 
     encoder: PreTrainedTokenizerBase
     markers: Markers
     vocabulary_size: int
     control_texts: re.Pattern[str]
+    control_ids: frozenset[int]
+    template_date: str
     identity: dict[str, str]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -62,28 +67,65 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         """The id whose whole text is `text`, or None."""
         return _vocabulary_id(self.encoder, text)
 
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Json]],
+        *,
+        tools: Sequence[Mapping[str, Json]] = (),
+        template_kwargs: Mapping[str, Json] | None = None,
+        continue_final: bool = False,
+    ) -> str:
+        """The conversation as the text whose ids are the prompt, generation prompt included.
+
+        With `continue_final` the last message is left open, for the model to go on with. Raises what the template
+        raises, and InputError as `prompt_ids` does.
+        """
+        return cast("str", self._apply_template(messages, tools, template_kwargs, continue_final, tokenize=False))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of rendered texts, in order: those that `prompt_ids` gives for the same conversations.
+
+        Nothing is added: a beginning-of-sequence id stands where the text spells it. Raises TypeError or UnicodeError
+        for a text that UTF-8 can't hold (a lone surrogate).
+        """
+        return [self.encoder(text, add_special_tokens=False)["input_ids"] for text in texts]
+
     def prompt_ids(
         self,
         messages: Sequence[Mapping[str, Json]],
         *,
         tools: Sequence[Mapping[str, Json]] = (),
         template_kwargs: Mapping[str, Json] | None = None,
+        continue_final: bool = False,
     ) -> list[int]:
-        """The ids of the rendered conversation, generation prompt included.
+        """The ids of the rendered conversation, by transformers alone: what `render` and `encode` are held to.
 
-        Raises what the template raises, and ValueError for an argument that is no template's but would change how
+        Raises what the template raises, and InputError for an argument that is no template's but would change how
         ids are made (`truncation`, `tokenize` and the like).
         """
+        ids = self._apply_template(messages, tools, template_kwargs, continue_final, tokenize=True)
+        return [int(item) for item in cast("Sequence[int]", ids)]
+
+    def _apply_template(
+        self,
+        messages: Sequence[Mapping[str, Json]],
+        tools: Sequence[Mapping[str, Json]],
+        template_kwargs: Mapping[str, Json] | None,
+        continue_final: bool,
+        *,
+        tokenize: bool,
+    ) -> str | Sequence[int]:
         _refuse_others_arguments(template_kwargs or {})
-        ids = self.encoder.apply_chat_template(
+        made: str | Sequence[int] = self.encoder.apply_chat_template(
             [dict(message) for message in messages],
             tools=[dict(tool) for tool in tools] or None,
-            add_generation_prompt=True,
-            tokenize=True,
+            add_generation_prompt=not continue_final,
+            continue_final_message=continue_final,
+            tokenize=tokenize,
             return_dict=False,
             **(template_kwargs or {}),
         )
-        return [int(item) for item in ids]
+        return made
 
 
 def template_arguments(text: str) -> dict[str, Json]:
@@ -125,18 +167,22 @@ def _load(name: str, where: str, revision: str, trust_remote_code: bool) -> Toke
         raise TokenizerError(f"tokenizer {name!r} has no chat template; prompts can't be rendered with it")
     _compare_with_raw(encoder, where, revision)
     markers = find_markers(lambda text: _vocabulary_id(encoder, text))
+    template_date = date.today().isoformat() if "strftime_now" in str(encoder.chat_template) else ""
     special = sorted({*encoder.all_special_tokens, *markers.names.values()}, key=len, reverse=True)
     return Tokenizer(
         encoder=encoder,
         markers=markers,
         vocabulary_size=_vocabulary_size(encoder, where, revision),
         control_texts=re.compile("|".join(re.escape(text) for text in special)),
+        control_ids=_control_ids(encoder),
+        template_date=template_date,
         identity={
             "tokenizer": Path(where).name if looks_like_path(name) else name,
             "tokenizer_revision": revision,
             "tokenizer_class": type(encoder).__name__,
             "tokenizer_sha256": _tokenizer_hash(encoder),
             "chat_template_sha256": hashlib.sha256(str(encoder.chat_template).encode()).hexdigest(),
+            "template_date": template_date,
         },
     )
 
@@ -160,6 +206,12 @@ def _compare_with_raw(encoder: PreTrainedTokenizerBase, where: str, revision: st
                 f"{transformers.__version__}, which gives {text!r} other ids than its tokenizer.json does; "
                 "set trust_remote_code or another transformers version, and pin the revision"
             )
+
+
+def _control_ids(encoder: PreTrainedTokenizerBase) -> frozenset[int]:
+    added = {i: token.content for i, token in encoder.added_tokens_decoder.items()}
+    spaces = {i for i, content in added.items() if not content.replace("▁", "").strip()}
+    return frozenset({*added, *encoder.all_special_ids} - spaces)
 
 
 def _vocabulary_size(encoder: PreTrainedTokenizerBase, where: str, revision: str) -> int:
