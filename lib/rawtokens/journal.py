@@ -39,17 +39,23 @@ class Journal:
         self._synced_at = time.monotonic()
 
     def append(self, response: Response) -> None:
-        """Write one record as one line, with one write; on disk within 5 seconds. Raises RunStopped, InputError."""
-        if response.key in self.known_keys:
+        """Write one record; see `append_line`."""
+        self.append_line(response.key, msgspec.json.encode(response))
+
+    def append_line(self, key: str, line: bytes) -> None:
+        """Write an encoded records.Response (`key` its first field, no newline) as one line, with one write.
+
+        On disk within 5 seconds. Raises RunStopped where it can't be written, InputError for a key that stands here.
+        """
+        if key in self.known_keys:
             raise InputError(
-                f"key {response.key!r} stands in {self.path} already; a key has one record: are keys twice in "
+                f"key {key!r} stands in {self.path} already; a key has one record: are keys twice in "
                 "prompts.parquet? Run stage 01 again"
             )
-        line = msgspec.json.encode(response) + b"\n"
         with self._visible_failures():
-            if self._file.write(line) != len(line):
+            if self._file.write(line + b"\n") != len(line) + 1:
                 raise OSError("the write was cut short; the disk may be full")
-        self.known_keys.add(response.key)
+        self.known_keys.add(key)
         if time.monotonic() - self._synced_at > _SYNC_SECONDS:
             self.sync()
 
