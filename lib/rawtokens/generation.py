@@ -23,32 +23,15 @@ from .engines.sglang import Failure
 from .errors import RunStopped, one_line
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
 from .planned import Request, planned_keys, planned_requests, seeded
+from .progress import Progress, Tally
 from .records import Rejection, Response, Sampling
 from .servers import CONNECT_SECONDS, UNANSWERED, ServerPool, generate_client
 
 MAXIMUM_TRIES = 5
 RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
 DEFAULT_WINDOW = 64
-_REPORT_SECONDS = 10.0
+_REPORT_SECONDS = 3.0
 _SLOWEST_IDS_A_SECOND = 100.0  # of a whole server: the demo's makes 200 on two CPU cores
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run is: counts of prompts times samples; `ids_per_second` is the mean since this start."""
-
-    planned: int
-    present: int
-    done: int
-    rejected: int
-    in_flight: int
-    ids_per_second: float
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.present + self.done} of {self.planned} generated, {self.rejected} rejected, "
-            f"{self.in_flight} in flight, {self.ids_per_second:,.0f} ids/s, {self.seconds:,.0f} s"
-        )
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,14 +71,14 @@ async def generate(
             try:
                 await asyncio.gather(*workers)
             finally:
+                at_end = run.progress()  # with what is in flight: what a stop cuts off tells how the rest would be
                 for task in [*workers, reporter]:
                     task.cancel()
                 await asyncio.gather(*workers, reporter, return_exceptions=True)
                 write_rejections(folder, "generate", list(run.rejections.values()))
-        progress = run.progress()
-        if on_progress:
-            on_progress(progress)
-        return progress
+                if on_progress:
+                    on_progress(at_end)
+        return at_end
 
 
 class _Run:
@@ -110,7 +93,8 @@ class _Run:
         slowest = max(1.0, window / len(target.urls) / _SLOWEST_IDS_A_SECOND)
         self.timeout = httpx.Timeout(CONNECT_SECONDS, read=60.0 + target.sampling.max_new_tokens * slowest)
         self.rejections = {item.key: item for item in read_rejections(folder) if item.stage == "generate"}
-        self.planned = self.present = self.done = self.ids = 0
+        self.tally, self.asked = Tally(), dict[str, float]()  # key -> when it was sent, on the monotonic clock
+        self.planned = self.present = 0
         for key in planned_keys(folder, target.sampling.samples_per_prompt):
             self.planned += 1
             self.present += key in journal.known_keys
@@ -132,14 +116,15 @@ class _Run:
         while True:
             url = self.pool.choose()
             outcome = await self.ask(url, request, attempt)
+            if isinstance(outcome, Failure):
+                self.tally.failed(outcome.reason)
             if isinstance(outcome, Failure) and outcome.next == "wait":
                 await self.wait(url, outcome)
                 continue
             self.pool.answered(url)
             if isinstance(outcome, Response):
                 self.journal.append(outcome)
-                self.done += 1
-                self.ids += outcome.completion_tokens
+                self.tally.answered(outcome)
                 return
             if outcome.next == "stop":
                 raise RunStopped(f"{url}: {outcome.reason}: {outcome.detail}; mend that, then run the same command")
@@ -153,7 +138,7 @@ class _Run:
         rid = uuid.uuid4().hex
         body = self.body(request, seeded(self.target.sampling, request.key), rid)
         started_at, started = datetime.now(UTC), time.monotonic()
-        self.pool.asked_at[url][rid] = started
+        self.pool.asked_at[url][rid] = self.asked[request.key] = started
         try:
             reply = await self.client.post(f"{url}/generate", content=body, timeout=self.timeout)
         except httpx.DecodingError as error:
@@ -163,6 +148,7 @@ class _Run:
             return await self.unanswered(url, request, error, started)
         finally:
             del self.pool.asked_at[url][rid]
+            self.asked.pop(request.key, None)
         outcome = sglang.parse_answer(
             reply.status_code,
             reply.content,
@@ -231,15 +217,15 @@ class _Run:
         self.rejections[request.key] = found
 
     def progress(self) -> Progress:
-        seconds = time.monotonic() - self.started
-        return Progress(
+        now = time.monotonic()
+        return self.tally.progress(
             planned=self.planned,
             present=self.present,
-            done=self.done,
             rejected=len(self.rejections),
-            in_flight=self.pool.in_flight(),
-            ids_per_second=self.ids / seconds if seconds > 0 else 0.0,
-            seconds=seconds,
+            asked={key: now - sent for key, sent in self.asked.items()},
+            servers={url: len(asked) for url, asked in self.pool.asked_at.items()},
+            seconds=now - self.started,
+            max_new_tokens=self.target.sampling.max_new_tokens,
         )
 
     async def report(self, on_progress: Callable[[Progress], None] | None) -> None:
