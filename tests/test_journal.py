@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rawtokens import journal
 from rawtokens.errors import InputError, LockedError, RunStopped
+from rawtokens.known_keys import KnownKeys
 from rawtokens.records import Rejection, Response
 
 
@@ -59,7 +60,7 @@ def test_a_key_has_one_record(tmp_path: Path) -> None:
     with journal.open_journal(path) as opened:
         opened.append(response("a#0/0"))
     with journal.open_journal(path) as opened:
-        assert opened.known_keys == {"a#0/0"}
+        assert "a#0/0" in opened.known_keys and len(opened.known_keys) == 1
         with pytest.raises(InputError, match="a key has one record"):
             opened.append(response("a#0/0"))
     assert path.read_bytes() == line("a#0/0")
@@ -81,7 +82,7 @@ def test_a_whole_last_record_without_newline_gets_its_newline(tmp_path: Path) ->
     path = tmp_path / journal.JOURNAL
     path.write_bytes(line("a#0/0") + line("b#0/0")[:-1])
     with journal.open_journal(path) as opened:
-        assert opened.known_keys == {"a#0/0", "b#0/0"}
+        assert opened.known_keys.contains_each(["a#0/0", "b#0/0", "c#0/0"]).tolist() == [True, True, False]
     assert path.read_bytes() == line("a#0/0") + line("b#0/0")
 
 
@@ -130,7 +131,7 @@ def test_a_killed_owners_lock_is_taken_over(tmp_path: Path) -> None:
 
 def test_a_full_disk_stops_the_run_and_the_next_start_repairs() -> None:
     with pytest.raises(RunStopped, match="make room"), Path("/dev/full").open("ab", buffering=0) as file:
-        journal.Journal(Path("/dev/full"), file, set()).append(response("a#0/0"))
+        journal.Journal(Path("/dev/full"), file, KnownKeys()).append(response("a#0/0"))
 
 
 def test_a_folder_that_cant_be_written_stops_the_run(tmp_path: Path) -> None:
@@ -226,4 +227,4 @@ def test_a_torn_tail_stays_where_it_is_while_it_cant_be_set_aside(
     assert path.read_bytes() == torn
     assert list(tmp_path.glob("*.torn-*")) == []
     with journal.open_journal(path) as opened:
-        assert opened.known_keys == {"a#0/0"}
+        assert "a#0/0" in opened.known_keys and len(opened.known_keys) == 1

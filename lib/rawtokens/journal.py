@@ -1,14 +1,12 @@
 """raw_responses.jsonl and rejected.jsonl: append-only, one writer, safe to kill at any byte.
 
 A record is one line, written by one `write`; a torn last line is repaired when the next writer opens the file
-and never by a reader. The lock is the kernel's (flock), so it ends with its owner, however that one dies. This
-module does not know what a good response is, and it never rewrites a line that ends with a newline.
+and never by a reader. A shard has both files for itself, and readers read them all. This module does not know what
+a good response is, and it never rewrites a line that ends with a newline.
 """
 
-import fcntl
 import os
 import re
-import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,25 +16,30 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from .errors import InputError, LockedError, RunStopped
+from .errors import InputError, RawTokensError, RunStopped
+from .known_keys import KnownKeys, key_at, scan_keys
+from .locking import lock, refuse_locked
 from .records import Rejection, Response, Stage
+from .shards import WHOLE, Shard
+
+__all__ = ["lock"]
 
 JOURNAL = "raw_responses.jsonl"
 REJECTED = "rejected.jsonl"
-_JOURNAL_NAME = re.compile(r"raw_responses(\.\d+-of-\d+)?\.jsonl")
-_KEY_START = b'{"key":"'
+_SHARD_NAME = re.compile(r"(?:raw_responses|rejected)(?:\.\d+-of-(\d+))?\.(?:jsonl|lock)")
 _SYNC_SECONDS = 5.0
 _Record = TypeVar("_Record", Response, Rejection)
 
 
 class Journal:
-    """The one writer of a journal; made by `open_journal`. `known_keys` are the keys that stand in it."""
+    """The one writer of a journal; made by `open_journal`. `known_keys` stand in it or in another shard's."""
 
-    def __init__(self, path: Path, file: BinaryIO, known_keys: set[str]) -> None:
+    def __init__(self, path: Path, file: BinaryIO, known_keys: KnownKeys) -> None:
         self.path = path
         self.known_keys = known_keys
         self._file = file
         self._synced_at = time.monotonic()
+        self._failed = False
 
     def append(self, response: Response) -> None:
         """Write one record; see `append_line`."""
@@ -60,16 +63,25 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Bring what was written to the disk. Raises RunStopped."""
+        """Bring what was written to the disk. Raises RunStopped, also where the file is gone from its place."""
         with self._visible_failures():
             os.fsync(self._file.fileno())
+            if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+                raise OSError("another file lies in its place")
         self._synced_at = time.monotonic()
 
     @contextmanager
     def _visible_failures(self) -> Iterator[None]:
+        """After a failure nothing is appended any more, for it would fuse with the fragment of what failed."""
         try:
+            if self._failed:
+                raise OSError("an earlier write failed")
             yield
         except OSError as error:
+            if not self._failed:
+                self._failed = True
+                with suppress(OSError, RawTokensError):  # on a full disk the next start does it
+                    repair_tail(self.path)
             raise RunStopped(
                 f"can't write {self.path}: {error}; make room or mount it again, then run the same command"
             ) from error
@@ -77,52 +89,27 @@ class Journal:
 
 @contextmanager
 def open_journal(path: Path, *, wait_seconds: float = 10.0) -> Iterator[Journal]:
-    """Lock `path` for this process, repair a torn tail, read its keys, and append.
+    """Lock `path` for this process, repair a torn tail, read the keys of all journals of its folder, and append.
 
-    Waits `wait_seconds` for another owner, who may be dying. Raises LockedError, naming the owner, and RunStopped
+    Waits `wait_seconds` for another owner, who may be dying. Raises LockedError, naming the owner, also where the
+    data set is being written in another number of shards, InputError for a line that is no record, and RunStopped
     where the folder can't be written.
     """
     with lock(path.with_suffix(".lock"), wait_seconds=wait_seconds):
+        for other in sorted(path.parent.glob("raw_responses*.lock")):
+            if _shards_of(other) not in (None, _shards_of(path)):
+                refuse_locked(other)
         try:
             repair_tail(path)
             file = path.open("ab", buffering=0)
         except OSError as error:
             raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
         with file:
-            journal = Journal(path, file, set(read_keys(path)))
+            journal = Journal(path, file, KnownKeys.of(journal_paths(path.parent)))
             try:
                 yield journal
             finally:
                 journal.sync()
-
-
-@contextmanager
-def lock(path: Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, whose text names the owner. Raises LockedError where another has it."""
-    deadline = time.monotonic() + wait_seconds
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
-    except OSError as error:
-        raise RunStopped(f"can't write {path}: {error}; choose another folder with --outputs DIR") from error
-    with file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() >= deadline:
-                    file.seek(0)
-                    owner = file.read().decode(errors="replace").strip() or "an unnamed process"
-                    raise LockedError(
-                        f"{path.parent} is being written by {owner}; wait for it or stop it, then run again"
-                    ) from error
-                time.sleep(0.1)
-        file.truncate(0)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode())
-        file.flush()
-        yield
 
 
 def repair_tail(path: Path) -> Path | None:
@@ -149,25 +136,13 @@ def repair_tail(path: Path) -> Path | None:
 
 def read_keys(path: Path) -> Iterator[str]:
     """The keys of a journal's whole lines, without decoding its ids. Raises InputError for a foreign line."""
-    for number, line in _whole_lines(path):
-        key = key_of(line)
-        if key is None:
-            raise InputError(
-                f"{path}: line {number} is no record of this kit (no key in front); move the file away, then run again "
-                "(`rawtokens retry --where foreign` sets such lines aside)"
-            )
-        yield key
+    return (key.decode() for key in scan_keys(path))
 
 
 def key_of(line: bytes) -> str | None:
     """The key in front of a journal's line, without decoding its ids; None where there is none."""
-    end = line.find(b'","prompt_ids":')
-    if not line.startswith(_KEY_START) or end < 0:
-        return None
-    try:
-        return msgspec.json.decode(line[len(_KEY_START) - 1 : end + 1], type=str)
-    except msgspec.MsgspecError:
-        return None
+    key = key_at(line, 0, len(line))
+    return None if key is None else key.decode()
 
 
 def response_of(line: bytes) -> Response | None:
@@ -185,26 +160,44 @@ def read_responses(path: Path) -> Iterator[Response]:
 
 def journal_paths(folder: Path) -> list[Path]:
     """The journals of a data set: one, or one a shard (raw_responses.I-of-N.jsonl), by name; a copy is none."""
-    return sorted(path for path in folder.glob("raw_responses*.jsonl") if _JOURNAL_NAME.fullmatch(path.name))
+    return sorted(path for path in folder.glob("raw_responses*.jsonl") if _shards_of(path))
+
+
+def rejection_paths(folder: Path) -> list[Path]:
+    """The files of rejections of a data set: rejected.jsonl, and one a shard (rejected.I-of-N.jsonl)."""
+    return sorted(path for path in folder.glob("rejected*.jsonl") if _shards_of(path))
 
 
 def read_rejections(folder: Path) -> list[Rejection]:
-    """The lines of rejected.jsonl, or none where there is no such file. Raises InputError for a line that is none."""
-    path = folder / REJECTED
+    """The rejections of a data set, those of all shards, or none; a generation is told once.
+
+    Raises InputError for a line that is none.
+    """
+    found = [item for path in rejection_paths(folder) for item in _rejections(path)]
+    generate = {item.key: item for item in found if item.stage == "generate"}
+    return [*(item for item in found if item.stage == "tokenize"), *generate.values()]
+
+
+def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection], *, shard: Shard = WHOLE) -> None:
+    """Replace the lines of `stage` in the shard's rejected.jsonl by `rejections`, atomically; all others stay.
+
+    A shard without rejections has no file.
+    """
+    path = folder / shard.file_name(REJECTED)
+    before = list(_rejections(path))
+    lines = [*(rejection for rejection in before if rejection.stage != stage), *rejections]
+    if lines != before or (shard == WHOLE and not path.exists()):
+        write_atomically(path, b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in lines))
+
+
+def _rejections(path: Path) -> Iterator[Rejection]:
     if not path.exists():
-        return []
+        return iter(())
     try:
         lines = path.read_bytes().splitlines()  # written whole: a last line without newline is an editor's, not torn
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}; mend or move it, then run again") from error
-    return list(_records(path, ((number, line) for number, line in enumerate(lines, start=1) if line), Rejection))
-
-
-def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection]) -> None:
-    """Replace the lines of `stage` in rejected.jsonl by `rejections`, atomically; other stages' lines stay."""
-    kept = [rejection for rejection in read_rejections(folder) if rejection.stage != stage]
-    text = b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in [*kept, *rejections])
-    write_atomically(folder / REJECTED, text)
+    return _records(path, ((number, line) for number, line in enumerate(lines, start=1) if line), Rejection)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -241,6 +234,12 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}; mend or move it, then run again") from error
+
+
+def _shards_of(path: Path) -> int | None:
+    """How many shards a file's name tells of, 1 for the whole data set; None for a name that is another's."""
+    found = _SHARD_NAME.fullmatch(path.name)
+    return int(found[1] or 1) if found else None
 
 
 def _tail_start(file: BinaryIO, block: int = 1 << 16) -> int:
