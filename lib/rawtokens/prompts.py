@@ -111,6 +111,14 @@ def tokenize_file(
 
 def read_prompts(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, object]]:
     """Rows of prompts.parquet as dicts, read batch by batch. Raises InputError where it is missing or damaged."""
+    for batch in prompt_batches(folder, columns):
+        yield from batch.to_pylist()
+
+
+def prompt_batches(
+    folder: Path, columns: Sequence[str] | None = None, *, rows: int = _BATCH
+) -> Iterator[pa.RecordBatch]:
+    """The columns of prompts.parquet, at most `rows` rows at a time. Raises as `read_prompts` does."""
     path = folder / PROMPTS
     if not path.exists():
         raise InputError(f"{path} is missing; run stage 01 for this data set first")
@@ -120,8 +128,7 @@ def read_prompts(folder: Path, columns: Sequence[str] | None = None) -> Iterator
             absent = [name for name in wanted if name not in file.schema_arrow.names]
             if absent:
                 raise InputError(f"{path} has no column {absent[0]}; move it away and run stage 01 again")
-            for batch in file.iter_batches(batch_size=_BATCH, columns=wanted):
-                yield from batch.to_pylist()
+            yield from file.iter_batches(batch_size=rows, columns=wanted)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path} can't be read ({one_line(error)}); run stage 01 again") from error
 
