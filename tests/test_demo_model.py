@@ -14,7 +14,7 @@ from rawtokens.conversations import read_conversations
 from rawtokens.demo import prompts
 from rawtokens.demo.model import EMBEDDING, STAMP, WEIGHTS, Bits, expanded, read_weights, write_demo_model
 from rawtokens.errors import InputError
-from rawtokens.prompts import tokenize_conversation
+from rawtokens.prompts import PromptOptions, tokenize_conversations
 from rawtokens.records import Conversation, Prompt
 from rawtokens.target_tokenizer import Tokenizer
 
@@ -156,7 +156,9 @@ def test_the_expanded_model_has_the_trained_probabilities(folder: Path) -> None:
 def demo_prompts(name: str, target: Tokenizer) -> list[Prompt]:
     conversations = list(read_conversations(prompts.PROMPTS / name))
     assert all(isinstance(each, Conversation) for each in conversations)
-    made = [tokenize_conversation(each, target) for each in conversations if isinstance(each, Conversation)]
+    made = tokenize_conversations(
+        [each for each in conversations if isinstance(each, Conversation)], target, PromptOptions()
+    )
     kept = [each for each in made if isinstance(each, Prompt)]
     assert len(kept) == len(made), "no demo row may be rejected"
     return kept

@@ -7,7 +7,7 @@ import pytest
 
 from rawtokens.errors import InputError
 from rawtokens.journal import read_rejections
-from rawtokens.prompts import read_prompts, tokenize_conversation, tokenize_file
+from rawtokens.prompts import PromptOptions, read_prompts, tokenize_conversations, tokenize_file
 from rawtokens.records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
 from rawtokens.target_tokenizer import Tokenizer
 
@@ -21,8 +21,13 @@ def conversation(content: str, **template_kwargs: Json) -> Conversation:
     return Conversation(source_id="7", line=3, messages=messages, template_kwargs=template_kwargs)
 
 
+def tokenize_one(row: Conversation, target: Tokenizer, **template_kwargs: Json) -> Prompt | Rejection:
+    (made,) = tokenize_conversations([row], target, PromptOptions(template_kwargs=template_kwargs))
+    return made
+
+
 def prompt(target: Tokenizer, content: str, **template_kwargs: Json) -> Prompt:
-    made = tokenize_conversation(conversation(content, **template_kwargs), target)
+    made = tokenize_one(conversation(content, **template_kwargs), target)
     assert isinstance(made, Prompt)
     return made
 
@@ -42,14 +47,14 @@ def test_thinking_off_is_read_from_the_rendered_prompt(target: Tokenizer) -> Non
 
 
 def test_a_rows_own_arguments_win_over_the_runs(target: Tokenizer) -> None:
-    made = tokenize_conversation(conversation("Hi", thinking=False), target, template_kwargs={"thinking": True})
+    made = tokenize_one(conversation("Hi", thinking=False), target, thinking=True)
     assert isinstance(made, Prompt)
     assert made.thinking == "off"
 
 
 @pytest.mark.parametrize("token", ["<|im_end|>", "</think>", "<|tool_calls_section_begin|>", "[EOS]"])
 def test_a_control_token_in_the_text_rejects_its_row(target: Tokenizer, token: str) -> None:
-    made = tokenize_conversation(conversation(f"what does {token} mean?"), target)
+    made = tokenize_one(conversation(f"what does {token} mean?"), target)
     assert isinstance(made, Rejection)
     assert (made.key, made.line, made.reason) == ("7#0", 3, "control_token_in_text")
     assert token in made.detail
@@ -64,14 +69,14 @@ def test_a_control_token_anywhere_in_a_row_is_found(target: Tokenizer) -> None:
         Conversation(source_id="7", line=3, messages=(*row.messages, history, *row.messages)),
         Conversation(source_id="7", line=3, messages=row.messages, tools=(tool,)),
     ):
-        made = tokenize_conversation(changed, target)
+        made = tokenize_one(changed, target)
         assert isinstance(made, Rejection)
         assert made.reason == "control_token_in_text"
 
 
 def test_a_template_error_rejects_its_row(target: Tokenizer) -> None:
     refusing = "{{ raise_exception('roles must alternate') }}"
-    made = tokenize_conversation(conversation("Hi", chat_template=refusing), target)
+    made = tokenize_one(conversation("Hi", chat_template=refusing), target)
     assert isinstance(made, Rejection)
     assert (made.reason, made.detail) == ("template_error", "roles must alternate")
 
@@ -113,14 +118,14 @@ def test_a_file_without_a_usable_row_is_refused_and_earlier_prompts_stay(target:
 
 @pytest.mark.parametrize("name", ["truncation", "max_length", "tokenize", "add_generation_prompt", "tools"])
 def test_an_argument_that_would_change_how_ids_are_made_rejects_its_row(target: Tokenizer, name: str) -> None:
-    made = tokenize_conversation(conversation("Hi", **{name: 3}), target)
+    made = tokenize_one(conversation("Hi", **{name: 3}), target)
     assert isinstance(made, Rejection)
     assert made.reason == "tokenizer_error"
     assert name in made.detail
 
 
 def test_a_control_token_in_a_rows_own_arguments_rejects_it(target: Tokenizer) -> None:
-    made = tokenize_conversation(conversation("Hi", note="</think>"), target)
+    made = tokenize_one(conversation("Hi", note="</think>"), target)
     assert isinstance(made, Rejection)
     assert made.reason == "control_token_in_text"
 

@@ -1,10 +1,12 @@
 """Conversations become prompt ids, on the client, by the model's own chat template.
 
-Ids come from `apply_chat_template` only: text is never tokenised by another way, and ids are never edited. This
-module does not know how a prompt file looks (conversations do) nor what the model will answer.
+A conversation is rendered by the template and the whole text encoded, which gives the ids that `apply_chat_template`
+gives; ids are never edited. This module does not know how a prompt file looks (conversations do) nor what the model
+will answer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import jinja2
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from .conversations import read_conversations
 from .errors import InputError, RunStopped, one_line
@@ -24,31 +27,74 @@ if TYPE_CHECKING:
 
 PROMPTS = "prompts.parquet"
 _BATCH = 1000
+_ENCODED_TOGETHER = 256
+_BAD_ROW = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a template or a tokenizer raises over one row; UnicodeError is a ValueError."""
 
 
-def tokenize_conversation(
-    conversation: Conversation, tokenizer: "Tokenizer", *, template_kwargs: Mapping[str, Json] | None = None
-) -> Prompt | Rejection:
-    """One conversation as a prompt, or the reason why it is none."""
-    arguments = {**(template_kwargs or {}), **conversation.template_kwargs}
-    key = f"{conversation.source_id}#0"
+class PromptOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides a prompt's ids beside the conversation and the tokenizer."""
 
-    def reject(reason: str, detail: str) -> Rejection:
-        return Rejection(stage="tokenize", key=key, line=conversation.line, reason=reason, detail=detail)
+    template_kwargs: dict[str, Json] = {}
 
+
+class _Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation with all its template arguments, and the text that the template makes of it."""
+
+    conversation: Conversation
+    text: str
+
+
+def tokenize_conversations(
+    batch: Sequence[Conversation], tokenizer: "Tokenizer", options: PromptOptions
+) -> list[Prompt | Rejection]:
+    """Each conversation as a prompt, or the reason why it is none; in order, and no row's fault costs another.
+
+    Pure: the same batch gives the same result in every process. All texts are encoded at once.
+    """
+    rows = [_render(conversation, tokenizer, options) for conversation in batch]
+    encoded = iter(_encode([row for row in rows if isinstance(row, _Rendered)], tokenizer))
+    return [row if isinstance(row, Rejection) else _prompt(row.conversation, next(encoded), tokenizer) for row in rows]
+
+
+def _render(conversation: Conversation, tokenizer: "Tokenizer", options: PromptOptions) -> _Rendered | Rejection:
+    arguments = {**options.template_kwargs, **conversation.template_kwargs}
     found = _control_text(conversation, tokenizer)
     if found:
-        return reject("control_token_in_text", f"the text holds {found!r}, which would become a control id")
+        detail = f"the text holds {found!r}, which would become a control id"
+        return _reject(conversation, "control_token_in_text", detail)
     try:
-        ids = tokenizer.prompt_ids(conversation.messages, tools=conversation.tools, template_kwargs=arguments)
+        text = tokenizer.render(
+            conversation.messages,
+            tools=conversation.tools,
+            template_kwargs=arguments,
+            continue_final=conversation.continue_final,
+        )
     except jinja2.TemplateError as error:
-        return reject("template_error", one_line(error))
-    except (TypeError, ValueError, KeyError, AttributeError, UnicodeError) as error:
-        return reject("tokenizer_error", one_line(error))
+        return _reject(conversation, "template_error", one_line(error))
+    except _BAD_ROW as error:
+        return _reject(conversation, "tokenizer_error", one_line(error))
+    return _Rendered(conversation=replace(conversation, template_kwargs=arguments), text=text)
+
+
+def _encode(rows: Sequence[_Rendered], tokenizer: "Tokenizer") -> list[list[int] | Rejection]:
+    """The ids of each row; where the batch as a whole fails, row by row."""
+    try:
+        return list(tokenizer.encode([row.text for row in rows]))
+    except _BAD_ROW as error:
+        if len(rows) == 1:
+            return [_reject(rows[0].conversation, "tokenizer_error", one_line(error))]
+    return [result for row in rows for result in _encode([row], tokenizer)]
+
+
+def _prompt(conversation: Conversation, ids: list[int] | Rejection, tokenizer: "Tokenizer") -> Prompt | Rejection:
+    if isinstance(ids, Rejection):
+        return ids
     if not ids or min(ids) < 0 or max(ids) >= tokenizer.vocabulary_size:
-        return reject("id_out_of_vocabulary", f"ids must lie in 0..{tokenizer.vocabulary_size - 1} and not be empty")
+        expected = f"ids must lie in 0..{tokenizer.vocabulary_size - 1} and not be empty"
+        return _reject(conversation, "id_out_of_vocabulary", expected)
     return Prompt(
-        key=key,
+        key=f"{conversation.source_id}#0",
         source_id=conversation.source_id,
         turn=0,
         prompt_ids=ids,
@@ -56,9 +102,14 @@ def tokenize_conversation(
         thinking=thinking_mode(ids, tokenizer.markers),
         messages=_json(conversation.messages),
         tools=_json(conversation.tools),
-        template_kwargs=_json(arguments),
+        template_kwargs=_json(conversation.template_kwargs),
         notices=list(conversation.notices),
     )
+
+
+def _reject(conversation: Conversation, reason: str, detail: str) -> Rejection:
+    key = f"{conversation.source_id}#0"
+    return Rejection(stage="tokenize", key=key, line=conversation.line, reason=reason, detail=detail)
 
 
 def tokenize_file(
@@ -80,13 +131,10 @@ def tokenize_file(
         raise InputError(f"turns is {turns!r}; this version knows `last`")
     rejections: list[Rejection] = []
 
+    options = PromptOptions(template_kwargs=dict(template_kwargs or {}))
+
     def prompts() -> Iterator[Prompt]:
-        for row in read_conversations(path, format=prompt_format, limit=limit):
-            made = (
-                row
-                if isinstance(row, Rejection)
-                else tokenize_conversation(row, tokenizer, template_kwargs=template_kwargs)
-            )
+        for made in _tokenized(read_conversations(path, format=prompt_format, limit=limit), tokenizer, options):
             if isinstance(made, Rejection):
                 rejections.append(made)
             else:
@@ -131,6 +179,16 @@ def prompt_batches(
             yield from file.iter_batches(batch_size=rows, columns=wanted)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path} can't be read ({one_line(error)}); run stage 01 again") from error
+
+
+def _tokenized(
+    rows: Iterable[Conversation | Rejection], tokenizer: "Tokenizer", options: PromptOptions
+) -> Iterator[Prompt | Rejection]:
+    """The rows' prompts and rejections, in the rows' order."""
+    rows = iter(rows)
+    while batch := list(islice(rows, _ENCODED_TOGETHER)):
+        made = iter(tokenize_conversations([row for row in batch if isinstance(row, Conversation)], tokenizer, options))
+        yield from (next(made) if isinstance(row, Conversation) else row for row in batch)
 
 
 def _write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
