@@ -37,8 +37,8 @@ def test_a_stop_answer_keeps_its_stop_id() -> None:
     body = json.loads(recorded("answer_stop")[1])
     answer = parsed("answer_stop")
     assert isinstance(answer, Answer)
-    assert answer.output_ids == body["output_ids"]
-    assert answer.output_ids[-1] == answer.matched == body["meta_info"]["finish_reason"]["matched"] == 163586
+    assert answer.ids() == body["output_ids"]
+    assert answer.ids()[-1] == answer.matched == body["meta_info"]["finish_reason"]["matched"] == 163586
     assert (answer.finish_reason, answer.completion_tokens) == ("stop", len(body["output_ids"]))
 
 
@@ -51,7 +51,7 @@ def test_a_length_answer_matched_nothing() -> None:
 def test_a_stop_string_leaves_its_own_ids_and_no_stop_id() -> None:
     answer = parsed("answer_stop_string")
     assert isinstance(answer, Answer)
-    assert (answer.finish_reason, answer.matched, answer.output_ids[-1]) == ("stop", "</think>", 163607)
+    assert (answer.finish_reason, answer.matched, answer.ids()[-1]) == ("stop", "</think>", 163607)
 
 
 def test_an_abort_under_200_is_tried_again() -> None:
@@ -65,7 +65,7 @@ ERRORS = [
     ("error_prompt_too_long", 400, "context_exceeded", "reject"),
     ("error_too_many_tokens", 400, "context_exceeded", "reject"),
     ("error_unknown_sampling_parameter", 400, "bad_request", "reject"),
-    ("error_duplicate_rid", 400, "bad_request", "reject"),
+    ("error_duplicate_rid", 400, "duplicate_rid", "retry"),
     ("error_no_input", 400, "bad_request", "reject"),
     ("error_unauthorized", 401, "key_refused", "stop"),
     ("error_not_found", 404, "no_generate_route", "stop"),

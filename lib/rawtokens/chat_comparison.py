@@ -75,7 +75,7 @@ async def ask_both_ways(
         message, problem = await _chat(client, url, body, api_key)
     return TwoVoices(
         prompt_ids=prompt_ids,
-        output_ids=answer.output_ids,
+        output_ids=answer.ids(),
         chat_content=message.content or "",
         chat_reasoning=message.reasoning_content,
         chat_problem=problem,

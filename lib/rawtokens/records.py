@@ -100,6 +100,29 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float
 
 
+class ResponseLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A Response on its way into the journal: `output_ids` is JSON text that is written as the server gave it.
+
+    The same fields in the same order; ids that are never decoded can't be altered.
+    """
+
+    key: str
+    prompt_ids: list[int]
+    output_ids: msgspec.Raw
+    finish_reason: Literal["stop", "length"]
+    matched: int | str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    weight_version: str
+    fingerprint: str
+    server: str
+    rid: str
+    attempt: int
+    started_at: str
+    latency_s: float
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Every sampling value, all of them sent: a server's defaults never decide (SGLang 0.5.23: 128 new ids)."""
 

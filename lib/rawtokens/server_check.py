@@ -178,7 +178,7 @@ def _answer_checks(prompt_ids: list[int], answer: Answer | Failure, tokenizer: T
     if isinstance(answer, Failure):
         seen = f"{answer.reason}: {answer.detail}"
         return [Check(check="generates from ids", status="fail", seen=seen, to_do="is it SGLang's own address?")]
-    markers, ids = tokenizer.markers, answer.output_ids
+    markers, ids = tokenizer.markers, answer.ids()
     stop = ids[-1] == markers.turn_end if ids else False
     closer = ids.index(markers.closer[0]) if last_position(ids, markers.closer) >= 0 else -1
     return [
