@@ -1,17 +1,26 @@
 """Which generations a data set needs: every prompt times every sample, and what of it is missing.
 
-A generation's key is SOURCE_ID#TURN/SAMPLE. This module does not know how one is made.
+A generation's key is SOURCE_ID#TURN/SAMPLE. Memory is flat in the number of prompts but for 16 bytes a key that
+stands in a journal. This module does not know how a generation is made.
 """
 
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from .journal import journal_paths, read_keys, read_rejections
-from .prompts import read_prompts
+from .journal import journal_paths, read_rejections, rejection_paths
+from .known_keys import KnownKeys
+from .prompts import PROMPTS, prompt_batches
 from .records import Sampling
+from .response_columns import IdLists
+from .shards import WHOLE, Shard
+
+_BLOCK_ROWS = 2048
+"""Rows that are put in order together: as Arrow 16 MB of prompts of 2,000 ids. A run that is stopped early has whole
+blocks of the file and a part of one, so what it has is no choice by content."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,25 +30,80 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: list[int]
 
 
-def planned_keys(folder: Path, samples_per_prompt: int) -> Iterator[str]:
-    """The key of every generation, in the order of `planned_requests`; reads no ids."""
-    for row in read_prompts(folder, ["key"]):
-        for sample in range(samples_per_prompt):
-            yield f"{row['key']}/{sample}"
+def planned_keys(folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE) -> Iterator[str]:
+    """The key of every generation, in the order of the file; reads no ids."""
+    for keys in _key_blocks(folder, samples_per_prompt, shard):
+        yield from keys
 
 
-def planned_requests(folder: Path, samples_per_prompt: int) -> Iterator[Request]:
-    """Every generation of `folder`/prompts.parquet, a prompt's samples together, read lazily."""
-    for row in read_prompts(folder, ["key", "prompt_ids"]):
-        for sample in range(samples_per_prompt):
-            yield msgspec.convert({"key": f"{row['key']}/{sample}", "prompt_ids": row["prompt_ids"]}, Request)
+def planned_requests(
+    folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE, known: KnownKeys | None = None
+) -> Iterator[Request]:
+    """The generations of `folder`/prompts.parquet that `known` has not, read lazily.
+
+    A prompt's samples go out together, and so do the prompts of a block that begin alike (2,048 rows in order of
+    their ids), while the server's prefix cache still holds what they share.
+    """
+    for batch in prompt_batches(folder, ["key", "prompt_ids"], rows=_BLOCK_ROWS):
+        prompts = IdLists.from_arrow(batch["prompt_ids"])
+        keys = batch["key"].to_pylist()
+        # Big-endian bytes sort as the ids do.
+        for row in sorted(range(len(keys)), key=lambda row: prompts.row(row).astype(">u4").tobytes()):
+            wanted = [f"{keys[row]}/{sample}" for sample in range(samples_per_prompt)]
+            if not shard.holds(wanted[0]):
+                continue
+            if known is not None:
+                there = known.contains_each(wanted)
+                wanted = [key for key, present in zip(wanted, there, strict=True) if not present]
+            prompt_ids = prompts.row(row).tolist() if wanted else []
+            for key in wanted:
+                yield Request(key=key, prompt_ids=prompt_ids)
 
 
-def count_missing(folder: Path, samples_per_prompt: int) -> int:
-    """How many generations stand neither in a journal nor among the rejections. Reads no ids, asks no server."""
-    present = {key for path in journal_paths(folder) for key in read_keys(path)}
-    present |= {item.key for item in read_rejections(folder) if item.stage == "generate"}
-    return sum(key not in present for key in planned_keys(folder, samples_per_prompt))
+def count_planned(folder: Path, samples_per_prompt: int, known: KnownKeys, *, shard: Shard = WHOLE) -> tuple[int, int]:
+    """How many generations are planned, and how many of them `known` has. Reads no ids."""
+    planned = present = 0
+    for keys in _key_blocks(folder, samples_per_prompt, shard):
+        planned += len(keys)
+        present += int(known.contains_each(keys).sum())
+    return planned, present
+
+
+def count_missing(folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE) -> int:
+    """How many generations stand neither in a journal nor among the rejections. Reads no ids, asks no server.
+
+    Reads the journals whole, once while they stay as they are.
+    """
+    files = (folder / PROMPTS, *journal_paths(folder), *rejection_paths(folder))
+    return _count_missing(folder, samples_per_prompt, shard, tuple(map(_state, files)))
+
+
+@lru_cache(maxsize=64)
+def _count_missing(folder: Path, samples_per_prompt: int, shard: Shard, _: tuple[object, ...]) -> int:
+    known = KnownKeys.of(journal_paths(folder))
+    for item in read_rejections(folder):
+        if item.stage == "generate":
+            known.add(item.key)
+    planned, present = count_planned(folder, samples_per_prompt, known, shard=shard)
+    return planned - present
+
+
+def _state(path: Path) -> tuple[str, int, int, int] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _key_blocks(folder: Path, samples_per_prompt: int, shard: Shard) -> Iterator[list[str]]:
+    for batch in prompt_batches(folder, ["key"], rows=8 * _BLOCK_ROWS):
+        yield [
+            f"{key}/{sample}"
+            for key in batch["key"].to_pylist()
+            if shard.holds(f"{key}/0")
+            for sample in range(samples_per_prompt)
+        ]
 
 
 def seeded(sampling: Sampling, key: str) -> Sampling:
