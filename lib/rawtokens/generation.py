@@ -22,10 +22,11 @@ from .engines import sglang
 from .engines.sglang import Failure
 from .errors import RunStopped, one_line
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
-from .planned import Request, planned_keys, planned_requests, seeded
+from .planned import Request, count_planned, planned_requests, seeded
 from .progress import Progress, Tally
 from .records import Rejection, Response, Sampling
 from .servers import CONNECT_SECONDS, UNANSWERED, ServerPool, generate_client
+from .shards import WHOLE, Shard
 
 MAXIMUM_TRIES = 5
 RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
@@ -37,7 +38,8 @@ _SLOWEST_IDS_A_SECOND = 100.0  # of a whole server: the demo's makes 200 on two 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, and how: the servers, every sampling value, the ids that end a turn, the legal ids 0..size-1.
 
-    `patience_seconds` is how long a run waits for any answer while no server can be reached.
+    `patience_seconds` is how long a run waits for any answer while no server can be reached. `shard` is the part of
+    the data set that this run makes, into files of its own.
     """
 
     urls: tuple[str, ...]
@@ -46,6 +48,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_size: int
     fingerprint: str
     patience_seconds: float = 600.0
+    shard: Shard = WHOLE
 
 
 async def generate(
@@ -62,7 +65,7 @@ async def generate(
     `window` is the number of requests in flight over all servers; `transport` is a seam for tests. Returns the
     final counts. Raises RunStopped, LockedError, InputError.
     """
-    with open_journal(folder / JOURNAL) as journal:
+    with open_journal(folder / target.shard.file_name(JOURNAL)) as journal:
         async with generate_client(window, api_key=api_key, transport=transport) as client:
             run = _Run(folder, journal, client, target, window=window, api_key=api_key)
             requests = run.requests()
@@ -75,7 +78,7 @@ async def generate(
                 for task in [*workers, reporter]:
                     task.cancel()
                 await asyncio.gather(*workers, reporter, return_exceptions=True)
-                write_rejections(folder, "generate", list(run.rejections.values()))
+                write_rejections(folder, "generate", list(run.rejections.values()), shard=target.shard)
                 if on_progress:
                     on_progress(at_end)
         return at_end
@@ -92,18 +95,22 @@ class _Run:
         # A long generation is silent until it ends, and the longer, the more share its server.
         slowest = max(1.0, window / len(target.urls) / _SLOWEST_IDS_A_SECOND)
         self.timeout = httpx.Timeout(CONNECT_SECONDS, read=60.0 + target.sampling.max_new_tokens * slowest)
-        self.rejections = {item.key: item for item in read_rejections(folder) if item.stage == "generate"}
+        self.rejections = {
+            item.key: item
+            for item in read_rejections(folder)
+            if item.stage == "generate" and target.shard.holds(item.key)
+        }
         self.tally, self.asked = Tally(), dict[str, float]()  # key -> when it was sent, on the monotonic clock
-        self.planned = self.present = 0
-        for key in planned_keys(folder, target.sampling.samples_per_prompt):
-            self.planned += 1
-            self.present += key in journal.known_keys
+        self.planned, self.present = count_planned(
+            folder, target.sampling.samples_per_prompt, journal.known_keys, shard=target.shard
+        )
         self.started = time.monotonic()
 
     def requests(self) -> Iterator[Request]:
         """What is missing, read lazily, so that a million prompts take no memory."""
-        for request in planned_requests(self.folder, self.target.sampling.samples_per_prompt):
-            if request.key not in self.journal.known_keys and request.key not in self.rejections:
+        samples, shard = self.target.sampling.samples_per_prompt, self.target.shard
+        for request in planned_requests(self.folder, samples, shard=shard, known=self.journal.known_keys):
+            if request.key not in self.rejections:
                 yield request
 
     async def work(self, requests: Iterator[Request]) -> None:
@@ -231,6 +238,6 @@ class _Run:
     async def report(self, on_progress: Callable[[Progress], None] | None) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            write_rejections(self.folder, "generate", list(self.rejections.values()))
+            write_rejections(self.folder, "generate", list(self.rejections.values()), shard=self.target.shard)
             if on_progress:
                 on_progress(self.progress())
