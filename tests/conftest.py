@@ -1,9 +1,11 @@
 """Fixtures that several test files share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import real_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rawtokens.demo.model import write_demo_model
@@ -31,6 +33,19 @@ def kimi(kimi_folder: Path) -> PreTrainedTokenizerBase:
 def target(kimi_folder: Path) -> Tokenizer:
     """The real Kimi-K2.5 tokenizer as the kit loads it."""
     return load_tokenizer(str(kimi_folder))
+
+
+@pytest.fixture(scope="session")
+def family_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the folder of a real tokenizer by its name in real_tokenizers.NAMES; don't write into it."""
+
+    @cache
+    def folder(name: str) -> Path:
+        path = tmp_path_factory.mktemp(name)
+        real_tokenizers.write_tokenizer(name, path)
+        return path
+
+    return folder
 
 
 @pytest.fixture(scope="session")
