@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 STYLE = Path(__file__).with_name("rawtokens.mplstyle")
 _BLUE, _ORANGE, _RED, _PINK, _SKY, _GREY = "C0", "C1", "C2", "C3", "C5", "C7"
@@ -31,6 +32,10 @@ _COLOURS = {
     "answer": _SKY,
     "tool calls": _ORANGE,
     "stop id": _PINK,
+    "generated": _BLUE,
+    "estimated": _ORANGE,
+    "in flight at the stop": _ORANGE,
+    "rejected": _RED,
 }
 _MOST_BINS = 40
 
@@ -96,6 +101,42 @@ def stacked_bars(table: pd.DataFrame, total: str, *, xlabel: str, nothing: str) 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     _legend(figure, {f"{part}: {int(table[part].sum()):,}": _COLOURS.get(part, _GREY) for part in parts})
+    return figure
+
+
+def bars_and_curves(
+    table: pd.DataFrame, curves: pd.DataFrame | None, *, bars: tuple[str, str], lines: tuple[str, str]
+) -> Figure:
+    """Stacked bars of `table` (a line a bar, a column a part) and, beside them, the columns of `curves` as steps.
+
+    `bars` labels the vertical and the horizontal axis of the bars, `lines` the horizontal and the vertical one of the
+    curves, over their index on a log axis.
+    """
+    figure = Figure(figsize=(7.6, 3.6), layout="constrained")
+    left, *right = figure.subplots(1, 1 if curves is None else 2, squeeze=False)[0]
+    parts = [name for name in table.columns if table[name].sum()]
+    start = np.zeros(len(table))
+    for part in parts:
+        counts = table[part].to_numpy("float64")
+        left.barh(table.index.tolist(), counts, left=start, height=0.7, color=_COLOURS.get(part, _GREY), edgecolor="w")
+        start = start + counts
+    left.invert_yaxis()
+    left.set(ylabel=bars[0], xlabel=bars[1])
+    left.grid(axis="y", visible=False)
+    left.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    left.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    _legend(figure, {f"{part}: {int(table[part].sum()):,}": _COLOURS.get(part, _GREY) for part in parts})
+    if curves is None:
+        return figure
+    (axes,) = right
+    for place, name in enumerate(curves.columns):
+        colour = to_hex(_COLOURS.get(name, _GREY))  # a text looks C0 up when it is drawn, outside the style
+        axes.step(curves.index, curves[name], where="post", color=colour)
+        axes.text(0.04, 0.04 + 0.08 * place, name, color=colour, transform=axes.transAxes)
+    axes.set(xscale="log", xlabel=lines[0], ylabel=lines[1], ylim=(0, 1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
     return figure
 
 

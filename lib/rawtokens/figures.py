@@ -9,7 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
+from .completion_bias import Lengths, length_curves, state_table
 from .drawing import (
+    bars_and_curves,
     length_histogram,
     mark_percentiles,
     new_axes,
@@ -132,3 +134,18 @@ def ids_per_second(line: pd.DataFrame) -> Figure:
 def in_flight(line: pd.DataFrame) -> Figure:
     """Requests in flight over time, from `throughput.timeline`."""
     return over_time(line, "in_flight", ylabel="requests in flight")
+
+
+@styled
+def completion(rows: pd.DataFrame, lengths: Lengths) -> Figure:
+    """What is generated and what is missing by length of prompt; and output lengths with and without what was cut off.
+
+    Takes `completion_bias.read_planned` and `output_lengths`; the second half only where something was in flight.
+    """
+    curves = length_curves(lengths).set_index("ids") if len(lengths.reached) else None
+    return bars_and_curves(
+        state_table(rows).drop(columns="rows"),
+        curves,
+        bars=("prompt ids", "generations"),
+        lines=("output ids (log scale)", "share of outputs that are longer"),
+    )

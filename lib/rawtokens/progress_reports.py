@@ -65,7 +65,7 @@ class ProgressReports:
         self._paces: deque[Pace] = deque(maxlen=_PACES)
         self._shown_at = float("-inf")
         self._written: ProgressFile | None = None
-        self._display = DisplayHandle() if os.environ.get("JPY_SESSION_NAME") else None
+        self._display = DisplayHandle() if os.environ.get("JPY_SESSION_NAME") else None  # type: ignore[no-untyped-call]
         self._displayed = False
 
     def __call__(self, progress: Progress) -> None:
@@ -120,7 +120,7 @@ async def until_stopped(work: Awaitable[Progress], reports: ProgressReports) -> 
     """Await a run; returns why it stopped (an interrupt, or a RunStopped's words), "" where it came to its end.
 
     So that a notebook can go on to say what there is and what is missing; its last cell hands the reason to
-    `display.completed`. Raises every other error of the run.
+    `require_through`. Raises every other error of the run.
     """
     try:
         await work
