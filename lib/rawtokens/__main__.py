@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("run_file", type=Path, metavar="RUN.yaml")
     run.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
     run.add_argument("--stage", metavar="NN", help="this stage alone: 00, 01, 02, 03 or 04")
+    run.add_argument("--shard", default="", metavar="I/N", help="with --stage 02: this part of each data set alone")
     run.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     run.add_argument("--demo-server", action="store_true", help="start the demo's server where one is needed")
     run.set_defaults(command=_run)
@@ -107,7 +108,11 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.stage is not None and options.stage not in NOTEBOOKS:
         raise InputError(f"there is no stage {options.stage!r}; stages are {', '.join(NOTEBOOKS)}")
-    plan = _plan(options, options.dataset, stage=options.stage)
+    if options.shard and options.stage != "02":
+        raise InputError(
+            f"--shard {options.shard} goes with --stage 02 alone: stage 01 runs once before, later stages once after"
+        )
+    plan = _plan(options, options.dataset, stage=options.stage, shard=options.shard)
     say = partial(print, flush=True)  # a log file shows a stage when it starts, not when a buffer is full
     index = run_stages(plan, start_server=_demo_server if options.demo_server else None, on_line=say)
     from .run_index import run_table
@@ -116,11 +121,15 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, names: Sequence[str] | None, *, stage: str | None = None) -> "Plan":
+def _plan(
+    options: argparse.Namespace, names: Sequence[str] | None, *, stage: str | None = None, shard: str = ""
+) -> "Plan":
     """What the run file and the options ask for; all data sets where `names` gives none."""
     from .pipeline import NOTEBOOKS, Plan, notebooks_folder
     from .run_file import load_run_file
+    from .shards import shard_of
 
+    part = shard_of(shard)
     settings = load_run_file(options.run_file)
     datasets = tuple(dict.fromkeys(names or settings.datasets))
     for name in datasets:
@@ -133,6 +142,7 @@ def _plan(options: argparse.Namespace, names: Sequence[str] | None, *, stage: st
         datasets=datasets,
         stages=(stage,) if stage else tuple(NOTEBOOKS),
         one_stage=stage is not None,
+        shard=part,
     )
 
 

@@ -5,8 +5,8 @@ module does not know what a notebook does, nor how a demo server is started: the
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,11 +14,13 @@ import msgspec
 from .addresses import api_key_from
 from .conversations import prompt_files
 from .errors import InputError, TokenizerError
-from .journal import JOURNAL, REJECTED, journal_paths, lock
+from .journal import JOURNAL, REJECTED, journal_paths, rejection_paths
+from .locking import lock
 from .planned import count_missing
 from .prompts import PROMPTS
 from .run_file import RunFile, looks_like_path
 from .runs import MANIFEST, guard_settings
+from .shards import WHOLE, Shard
 from .stage_parameters import Scalar, shown_settings, stage_parameters
 
 NOTEBOOKS = {
@@ -37,6 +39,7 @@ _TITLES = {
 }
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
 STAGES_LOCK = ".stages.lock"
+_INDEX_LOCK = ".index.lock"
 _TURN_SECONDS = 600.0
 # These change no output: where a run lies, which servers answer, how many requests are in flight.
 _IMMATERIAL = ("output_dir", "urls", "api_key_env", "max_in_flight", "prompts")
@@ -51,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     datasets: tuple[str, ...]
     stages: tuple[str, ...] = tuple(NOTEBOOKS)
     one_stage: bool = False  # stage 00 runs where it was asked for by number, though nothing is to be generated
+    shard: Shard = WHOLE  # stage 02 alone knows shards
 
 
 def notebooks_folder(run_file: Path) -> Path:
@@ -78,7 +82,7 @@ def run_stages(
     _check_inputs(plan)
     with ExitStack() as stack:
         for name in plan.datasets:
-            stack.enter_context(lock(plan.run_folder / name / STAGES_LOCK))
+            stack.enter_context(_writing(plan, name))
             guard_settings(plan.run_folder / name, plan.settings.sampling, plan.settings.model.template_kwargs)
         urls: Sequence[str] = plan.settings.servers.urls
         # A server takes half a minute to start; prompts are tokenized meanwhile.
@@ -95,8 +99,33 @@ def run_stages(
         for stage in ("02", "03", "04"):
             for name in plan.datasets:
                 _run(plan, stage, name, on_line, urls, again=stage == "02" and name in lacking)
+        if plan.shard != WHOLE or ("03" in plan.stages and "02" not in plan.stages):
+            _tell_missing(plan, on_line)
         known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
-        return write_index(plan.run_folder, datasets=known, settings=shown_settings(plan.settings))
+        with lock(plan.run_folder / _INDEX_LOCK, wait_seconds=_TURN_SECONDS):
+            return write_index(plan.run_folder, datasets=known, settings=shown_settings(plan.settings))
+
+
+@contextmanager
+def _writing(plan: Plan, name: str) -> Iterator[None]:
+    """Keep others out of a data set's folder; shards share it, each shard runs once."""
+    folder = plan.run_folder / name
+    with lock(folder / STAGES_LOCK, shared=plan.shard != WHOLE):
+        if plan.shard == WHOLE:
+            yield
+            return
+        with lock(folder / plan.shard.file_name(STAGES_LOCK)):
+            yield
+
+
+def _tell_missing(plan: Plan, on_line: Callable[[str], None]) -> None:
+    """Say what no shard has made yet: later stages take what is there."""
+    for name in plan.datasets:
+        missing = count_missing(plan.run_folder / name, plan.settings.sampling.samples_per_prompt)
+        if missing:
+            on_line(f"{name}: {missing:,} generations of the data set are missing yet; stage 02 makes them")
+        elif plan.shard != WHOLE:
+            on_line(f"{name}: no shard misses anything; next: the same command without --shard and --stage")
 
 
 def _check_server(plan: Plan, on_line: Callable[[str], None], urls: Sequence[str]) -> None:
@@ -138,7 +167,7 @@ def _lacks_responses(plan: Plan, name: str) -> bool:
     if not (folder / PROMPTS).exists():
         return True
     try:
-        return count_missing(folder, plan.settings.sampling.samples_per_prompt) > 0
+        return count_missing(folder, plan.settings.sampling.samples_per_prompt, shard=plan.shard) > 0
     except InputError:
         if "01" in plan.stages and not stage_is_current(plan, "01", name):
             return True  # damaged prompts are about to be written anew
@@ -160,12 +189,13 @@ def _run(
 
     if stage not in plan.stages:
         return
-    label = f"{name or plan.settings.run} {NOTEBOOKS[stage]}"
+    executed = _executed(plan, stage, name)
+    label = f"{name or plan.settings.run} {NOTEBOOKS[stage]}{' ' * (plan.shard != WHOLE)}{plan.shard}"
     if stage != "00" and not again and stage_is_current(plan, stage, name):
         on_line(f"{label}: unchanged")
         return
     folder, notebook = plan.run_folder / name, plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb"
-    executed, report = _executed(plan, stage, name), folder / "reports" / f"{NOTEBOOKS[stage]}.html"
+    report = folder / "reports" / f"{executed.stem}.html"
     parameters = _parameters(plan, stage, name)
     if stage in ("00", "02"):
         parameters["urls"] = msgspec.json.encode(list(urls)).decode()
@@ -202,11 +232,12 @@ def _digest(plan: Plan, stage: str, name: str) -> str:
 
 
 def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:
-    return stage_parameters(plan.settings, stage, name, folder=plan.run_folder / name)
+    parameters = stage_parameters(plan.settings, stage, name, folder=plan.run_folder / name)
+    return {**parameters, "shard": str(plan.shard)} if stage == "02" else parameters
 
 
 def _executed(plan: Plan, stage: str, name: str) -> Path:
-    return plan.run_folder / name / "notebooks" / f"{NOTEBOOKS[stage]}.ipynb"
+    return plan.run_folder / name / "notebooks" / plan.shard.file_name(f"{NOTEBOOKS[stage]}.ipynb")
 
 
 def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
@@ -218,10 +249,13 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
     if stage == "01":
         return [*prompt_files(plan.settings.datasets[name].prompts), *_tokenizer_files(plan)], [folder / PROMPTS]
     if stage == "02":
-        return [folder / PROMPTS], journals or [folder / JOURNAL]
+        own = [folder / plan.shard.file_name(JOURNAL)]
+        return [folder / PROMPTS], own if plan.shard != WHOLE else journals or own
     if stage == "03":
         return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], [folder / "verified.parquet"]
-    return [folder / PROMPTS, folder / "verified.parquet", folder / REJECTED, *journals], [folder / "summary.json"]
+    return [folder / PROMPTS, folder / "verified.parquet", *rejection_paths(folder), *journals], [
+        folder / "summary.json"
+    ]
 
 
 def _tokenizer_files(plan: Plan) -> list[Path]:
