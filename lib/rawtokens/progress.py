@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from .records import Response
+from .records import Response, ResponseLine
 
 _STEP = 0.05  # of the natural logarithm: latencies are kept to 5 %, so that a day of them takes a few hundred counts
 
@@ -24,7 +24,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     `failures` counts answers and connections that failed, by reason, also those whose row came at another try.
     `asked` maps the key of each request in flight to the seconds since it was sent; `servers` the URL to its number
     in flight. `latencies` counts finished requests by `latency_bin`; `request_seconds` is the sum of their seconds.
-    `seconds` is the time since the start; `max_new_tokens` is 0 where it is not known.
+    `seconds` is the time since the start; `max_new_tokens` is 0 where it is not known. `journal_bytes` is the size of
+    the journal that holds `present + done` and no more.
     """
 
     planned: int
@@ -41,6 +42,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     latencies: Mapping[int, int] = {}
     request_seconds: float = 0.0
     max_new_tokens: int = 0
+    journal_bytes: int = 0
 
     @property
     def remaining(self) -> int:
@@ -68,7 +70,7 @@ class Tally:
         self.failures: Counter[str] = Counter()
         self.latencies: Counter[int] = Counter()
 
-    def answered(self, response: Response) -> None:
+    def answered(self, response: Response | ResponseLine) -> None:
         """Count one finished generation."""
         self.done += 1
         self.ids += response.completion_tokens
@@ -90,6 +92,7 @@ class Tally:
         servers: Mapping[str, int],
         seconds: float,
         max_new_tokens: int,
+        journal_bytes: int = 0,
     ) -> Progress:
         """The record of this moment; `asked` maps the key of each request in flight to its seconds so far."""
         return Progress(
@@ -107,6 +110,7 @@ class Tally:
             latencies=dict(self.latencies),
             request_seconds=self.request_seconds,
             max_new_tokens=max_new_tokens,
+            journal_bytes=journal_bytes,
         )
 
 

@@ -37,7 +37,7 @@ class ProgressFile(msgspec.Struct, frozen=True, kw_only=True):
     """progress.json: the last word of a run of stage 02, with what a reader needs to tell whether it still holds.
 
     `state` is `running` until the run ends by itself; `reason` says why it stopped. `written_at` and `started_at` are
-    ISO 8601, UTC. `journal_bytes` is the journal's size when `progress` was counted: what lies behind came later.
+    ISO 8601, UTC.
     `left_s` is the range of seconds until the run is through, null where nothing can be said.
     """
 
@@ -48,7 +48,6 @@ class ProgressFile(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     written_at: str
     journal: str
-    journal_bytes: int
     ids_per_second: float  # over the last minute
     left_s: tuple[float, float] | None
     progress: Progress
@@ -59,7 +58,7 @@ class ProgressReports:
 
     def __init__(self, folder: Path, *, shard: Shard = WHOLE) -> None:
         self.path = folder / shard.file_name(PROGRESS)
-        self.journal = folder / shard.file_name(JOURNAL)
+        self.journal = shard.file_name(JOURNAL)
         self.label = f"{folder.name} 02_generate_responses{' ' * (shard.count > 1)}{shard}"
         self.started_at = _now()
         self._paces: deque[Pace] = deque(maxlen=_PACES)
@@ -81,8 +80,7 @@ class ProgressReports:
                 host=socket.gethostname(),
                 started_at=self.started_at,
                 written_at=_now(),
-                journal=self.journal.name,
-                journal_bytes=self.journal.stat().st_size if self.journal.exists() else 0,
+                journal=self.journal,
                 ids_per_second=recent_ids_per_second(paces),
                 left_s=time_left(progress, paces),
                 progress=progress,
