@@ -5,8 +5,9 @@ import httpx
 import pytest
 
 from rawtokens import servers
-from rawtokens.engines.sglang import ServerFacts
+from rawtokens.engines.sglang import Failure, ServerFacts
 from rawtokens.errors import ServerError
+from rawtokens.servers import Asked, Server
 
 ONE, TWO = "http://one:1", "http://two:1"
 KEY = "k-not-to-be-told"
@@ -92,48 +93,146 @@ def test_a_key_that_the_facts_repeat_is_taken_out() -> None:
     assert (found.model, found.version) == ("[secret]", "1-[secret]")
 
 
-def test_the_least_loaded_server_is_chosen() -> None:
-    pool = servers.ServerPool([ONE, TWO])
-    assert pool.choose() == ONE
-    pool.asked_at[ONE]["a"] = 0.0
-    assert pool.choose() == TWO
-    assert pool.in_flight() == 1
+def pool_of(*urls: str, window: int = 4) -> tuple[servers.ServerPool, list[Server]]:
+    pool = servers.ServerPool(dict.fromkeys(urls, window))
+    return pool, pool.servers
 
 
-def test_a_failed_server_rests_while_another_can_be_asked_and_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock, to be set by hand."""
     now = [100.0]
     monkeypatch.setattr("rawtokens.servers.time.monotonic", lambda: now[0])
-    pool = servers.ServerPool([ONE, TWO])
-    assert pool.failed(ONE) == 0.0  # no pause: the other one is awake
-    pool.asked_at[TWO]["a"] = now[0]
-    assert pool.choose() == TWO
-    now[0] += 1.5
-    assert pool.choose() == ONE
-    pool.failed(TWO)
-    assert 0.4 < pool.failed(ONE) < 1.6  # both rest: wait for the first
-    pool.answered(TWO)
-    assert pool.choose() == TWO
-    assert pool.silent_seconds() == 0.0
+    return now
 
 
-def test_many_failures_at_once_count_as_one_and_rests_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("rawtokens.servers.time.monotonic", lambda: now[0])
-    pool = servers.ServerPool([ONE])
-    assert all(pool.failed(ONE) < 1.6 for _ in range(64))
+def ask(server: Server, *keys: str, at: float = 0.0) -> None:
+    server.asked |= {key: Asked(key, at) for key in keys}
+
+
+GONE = Failure(reason="connection", detail="refused", next="wait")
+FULL = Failure(reason="http_503", detail="The request queue is full.", next="wait")
+
+
+def test_the_server_with_the_smallest_share_of_its_window_is_chosen() -> None:
+    pool = servers.ServerPool({ONE: 2, TWO: 8})
+    one, two = pool.servers
+    assert pool.choose() is one
+    ask(one, "a")
+    assert pool.choose() is two
+    ask(two, "b", "c", "d", "e", "f")
+    assert pool.choose() is one
+    ask(one, "g")
+    assert pool.choose() is two
+
+
+def test_nothing_is_asked_beyond_a_window() -> None:
+    pool, (one,) = pool_of(ONE, window=2)
+    ask(one, "a", "b")
+    assert pool.choose() is None
+    assert 0.0 < pool.pause() < 0.2
+
+
+def test_a_failed_server_rests_while_another_can_be_asked_and_returns(clock: list[float]) -> None:
+    pool, (one, two) = pool_of(ONE, TWO)
+    one.failed(GONE)
+    ask(two, "a")
+    assert pool.choose() is two
+    clock[0] += 1.5
+    assert pool.choose() is one
+    assert one.failures == 1  # to be probed first
+    one.failed(GONE)
+    two.failed(GONE)
+    assert pool.choose() is None
+    assert 0.4 < pool.pause() < 1.6  # both rest: wait for the first
+    two.answered()
+    assert pool.choose() is two
+    assert pool.lost_seconds() == 0.0
+
+
+def test_many_failures_at_once_count_as_one_and_rests_have_an_end(clock: list[float]) -> None:
+    _, (one,) = pool_of(ONE)
+    for _ in range(64):
+        one.failed(GONE)
+    assert one.resting_until == clock[0] + 1.0
     for _ in range(20):
-        now[0] += servers.LONGEST_REST
-        pause = pool.failed(ONE)
-    assert servers.LONGEST_REST * 0.5 <= pause <= servers.LONGEST_REST * 1.5
+        clock[0] += servers.LONGEST_REST
+        one.failed(GONE)
+    assert one.resting_until == clock[0] + servers.LONGEST_REST
 
 
-def test_a_request_that_is_out_for_longer_than_a_connection_takes_is_being_worked_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("rawtokens.servers.time.monotonic", lambda: now[0])
-    pool = servers.ServerPool([ONE])
-    pool.asked_at[ONE]["a"] = now[0]
-    assert not pool.at_work()
-    now[0] += servers.CONNECT_SECONDS + 6.0
-    assert pool.at_work()
+def test_a_full_queue_shrinks_the_window_and_answers_let_it_grow_again(clock: list[float]) -> None:
+    pool, (one,) = pool_of(ONE, window=4)
+    ask(one, "a", "b")
+    one.failed(FULL)
+    one.answered()
+    assert one.room == 3
+    ask(one, "c")
+    assert pool.choose() is None
+    for _ in range(3):
+        one.answered()
+    assert one.room == 4
+
+
+def test_servers_are_lost_only_where_none_is_well_and_none_works(clock: list[float]) -> None:
+    pool, (one, two) = pool_of(ONE, TWO)
+    clock[0] += 50.0
+    one.failed(GONE)
+    assert pool.lost_seconds() == 0.0
+    two.failed(GONE)
+    assert pool.lost_seconds() == 50.0
+    ask(two, "a", at=clock[0])
+    assert pool.lost_seconds() == 50.0
+    clock[0] += servers.CONNECT_SECONDS + 6.0  # out for longer than a connection takes: it is being computed
+    assert pool.lost_seconds() == 0.0
+
+
+def test_a_long_generation_is_waited_for_and_a_slow_server_for_longer(clock: list[float]) -> None:
+    _, (one,) = pool_of(ONE, window=64)
+    assert one.patience(32768) == 60.0 + 32768
+    one.finished(4096, 40.96)  # 100 ids/s: a slow stretch may come yet
+    assert one.patience(32768) == 60.0 + 32768
+    one.finished(1, 600.0)  # of a queue, not of a rate
+    assert one.patience(32768) == 60.0 + 32768
+    one.finished(1000, 1000.0)
+    assert one.patience(32768) == 60.0 + 4 * 32768
+    assert Server(ONE, 400).patience(100) == 60.0 + 400  # four hundred share a server
+
+
+def test_a_server_is_silent_where_requests_are_out_and_nothing_comes_for_longer_than_before(clock: list[float]) -> None:
+    _, (one,) = pool_of(ONE)
+    clock[0] += 1000.0
+    assert one.silent_seconds() == 0.0
+    ask(one, "a", at=clock[0])
+    clock[0] += 299.0
+    assert one.silent_seconds() == 0.0
+    clock[0] += 2.0
+    assert one.silent_seconds() == 301.0
+    one.finished(4096, 400.0)
+    assert one.silent_seconds() == 0.0
+    clock[0] += 500.0
+    assert one.silent_seconds() == 801.0
+    one.answered()
+    assert one.silent_seconds() == 0.0
+
+
+def test_windows_follow_what_each_server_runs_and_holds() -> None:
+    known = {
+        "http://runs:1": ServerFacts(running_limit=256, token_limit=10**7),
+        "http://holds:1": ServerFacts(running_limit=4096, token_limit=65536),
+        "http://small:1": ServerFacts(running_limit=4096, token_limit=100),
+        "http://router:1": ServerFacts(),
+    }
+    assert servers.windows(known, 4096) == {
+        "http://runs:1": 256,
+        "http://holds:1": 64,
+        "http://small:1": 1,
+        "http://router:1": servers.DEFAULT_WINDOW,
+    }
+
+
+def test_the_facts_of_every_server_are_told_by_url() -> None:
+    transport = httpx.MockTransport(sglang)
+    found = asyncio.run(servers.all_facts([ONE, TWO], transport=transport))
+    assert list(found) == [ONE, TWO]
+    assert {known.model for known in found.values()} == {"demo"}

@@ -7,104 +7,140 @@ like on the wire (engines do) nor whether it is a good one (verification does).
 """
 
 import asyncio
+import contextvars
 import random
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import msgspec
 
-from .engines import sglang
+from .asking import ABORT_SECONDS, Asker, Target
 from .engines.sglang import Failure
-from .errors import RunStopped, one_line
+from .errors import RunStopped
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
-from .planned import Request, count_planned, planned_requests, seeded
+from .own_loop import in_own_loop
+from .planned import Request, count_planned, planned_requests
 from .progress import Progress, Tally
-from .records import Rejection, Response, Sampling
-from .servers import CONNECT_SECONDS, UNANSWERED, ServerPool, generate_client
-from .shards import WHOLE, Shard
+from .records import Rejection, ResponseLine
+from .servers import DEFAULT_WINDOW, Server, ServerPool
+from .transport import allow_connections, open_post
+
+__all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 
 MAXIMUM_TRIES = 5
 RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
-DEFAULT_WINDOW = 64
+ROWS_IN_A_ROW = 20  # given up by one server without a good answer between: the fault may be the server's
 _REPORT_SECONDS = 3.0
-_SLOWEST_IDS_A_SECOND = 100.0  # of a whole server: the demo's makes 200 on two CPU cores
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, and how: the servers, every sampling value, the ids that end a turn, the legal ids 0..size-1.
-
-    `patience_seconds` is how long a run waits for any answer while no server can be reached. `shard` is the part of
-    the data set that this run makes, into files of its own.
-    """
-
-    urls: tuple[str, ...]
-    sampling: Sampling
-    stop_ids: tuple[int, ...]
-    vocabulary_size: int
-    fingerprint: str
-    patience_seconds: float = 600.0
-    shard: Shard = WHOLE
 
 
 async def generate(
     folder: Path,
     target: Target,
     *,
-    window: int = DEFAULT_WINDOW,
+    window: int | Mapping[str, int] = DEFAULT_WINDOW,
     api_key: str = "",
     transport: httpx.AsyncBaseTransport | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Generate what is missing of `folder`/prompts.parquet into its journal.
 
-    `window` is the number of requests in flight over all servers; `transport` is a seam for tests. Returns the
-    final counts. Raises RunStopped, LockedError, InputError.
+    `window` is the number of requests in flight: over all servers, or by URL (`servers.windows`). `transport` is a
+    seam for tests. `on_progress` is called in this loop; the run has a loop and a thread of its own. Returns the final
+    counts.
+
+    Cancelled (SIGINT, a notebook's stop button), it sends nothing more, waits `target.drain_seconds` for what is in
+    flight, aborts the rest on the servers, and raises RunStopped; at a second cancellation it ends at once.
+    Raises RunStopped, LockedError, InputError.
     """
-    with open_journal(folder / target.shard.file_name(JOURNAL)) as journal:
-        async with generate_client(window, api_key=api_key, transport=transport) as client:
-            run = _Run(folder, journal, client, target, window=window, api_key=api_key)
-            requests = run.requests()
-            workers = [asyncio.create_task(run.work(requests)) for _ in range(window)]
-            reporter = asyncio.create_task(run.report(on_progress))
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                at_end = run.progress()  # with what is in flight: what a stop cuts off tells how the rest would be
-                for task in [*workers, reporter]:
-                    task.cancel()
-                await asyncio.gather(*workers, reporter, return_exceptions=True)
-                write_rejections(folder, "generate", list(run.rejections.values()), shard=target.shard)
-                if on_progress:
-                    on_progress(at_end)
-        return at_end
+    caller, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    def tell(progress: Progress) -> None:
+        if on_progress:
+            caller.call_soon_threadsafe(on_progress, progress, context=context)
+
+    run = _Run(folder, target, windows=_spread(target.urls, window), api_key=api_key, transport=transport, tell=tell)
+    try:
+        return await in_own_loop(run.main, on_stop=run.stop)
+    finally:
+        if on_progress and run.at_end:
+            on_progress(run.at_end)
+
+
+def _spread(urls: Sequence[str], window: int | Mapping[str, int]) -> dict[str, int]:
+    """Requests in flight by URL; a total is shared out evenly, one each at the least."""
+    if not isinstance(window, int):
+        return {url: window[url] for url in urls}
+    share, rest = divmod(window, len(urls))
+    return {url: max(1, share + (place < rest)) for place, url in enumerate(urls)}
 
 
 class _Run:
-    """The state that workers share."""
+    """The state that workers share; everything but `stop` runs in one loop."""
+
+    journal: Journal
+    asker: Asker
 
     def __init__(
-        self, folder: Path, journal: Journal, client: httpx.AsyncClient, target: Target, *, window: int, api_key: str
+        self,
+        folder: Path,
+        target: Target,
+        *,
+        windows: Mapping[str, int],
+        api_key: str,
+        transport: httpx.AsyncBaseTransport | None,
+        tell: Callable[[Progress], None],
     ) -> None:
-        self.folder, self.journal, self.client, self.target, self.api_key = folder, journal, client, target, api_key
-        self.pool = ServerPool(target.urls)
-        # A long generation is silent until it ends, and the longer, the more share its server.
-        slowest = max(1.0, window / len(target.urls) / _SLOWEST_IDS_A_SECOND)
-        self.timeout = httpx.Timeout(CONNECT_SECONDS, read=60.0 + target.sampling.max_new_tokens * slowest)
-        self.rejections = {
-            item.key: item
-            for item in read_rejections(folder)
-            if item.stage == "generate" and target.shard.holds(item.key)
-        }
-        self.tally, self.asked = Tally(), dict[str, float]()  # key -> when it was sent, on the monotonic clock
-        self.planned, self.present = count_planned(
-            folder, target.sampling.samples_per_prompt, journal.known_keys, shard=target.shard
-        )
+        self.folder, self.target, self.windows, self.tell = folder, target, windows, tell
+        self.api_key, self.transport = api_key, transport
+        self.pool, self.tally, self.stopping = ServerPool(windows), Tally(), asyncio.Event()
+        self.rejections: dict[str, Rejection] = {}
+        self.written = self.planned = self.present = 0
         self.started = time.monotonic()
+        self.at_end: Progress | None = None
+
+    def stop(self) -> None:
+        """Send nothing more; called in the run's own loop."""
+        self.stopping.set()
+
+    async def main(self) -> Progress:
+        """The whole run; the journal is open while it lasts."""
+        target, connections = self.target, sum(self.windows.values())
+        allow_connections(connections)
+        with open_journal(self.folder / target.shard.file_name(JOURNAL)) as self.journal:
+            for item in read_rejections(self.folder):
+                if item.stage == "generate" and target.shard.holds(item.key):
+                    self.rejections[item.key] = item
+            self.written = len(self.rejections)
+            samples, known = target.sampling.samples_per_prompt, self.journal.known_keys
+            self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
+            async with open_post(api_key=self.api_key, transport=self.transport) as post:
+                self.asker = Asker(post, target, api_key=self.api_key)
+                await self.work_through(connections)
+        return self.at_end or self.progress()
+
+    async def work_through(self, count: int) -> None:
+        """`count` workers take requests until none is left, one fails for good, or the run is stopped."""
+        requests = self.requests()
+        workers = [asyncio.create_task(self.work(requests)) for _ in range(count)]
+        helpers = [asyncio.create_task(self.report()), asyncio.create_task(self.stopping.wait())]
+        everything = asyncio.gather(*workers)
+        try:
+            await asyncio.wait([everything, helpers[1]], return_when=asyncio.FIRST_COMPLETED)
+            failed = everything.done() and everything.exception() is not None
+            if failed or self.stopping.is_set():
+                self.stopping.set()
+                await self.drain(workers, 0.0 if failed else self.target.drain_seconds)
+                await self.raise_stopped(everything)
+            await self.judge_the_given_up()
+        finally:
+            self.at_end = self.at_end or self.progress()
+            for task in [*workers, *helpers]:
+                task.cancel()
+            await asyncio.gather(*workers, *helpers, everything, return_exceptions=True)
+            self.write_rejections()
 
     def requests(self) -> Iterator[Request]:
         """What is missing, read lazily, so that a million prompts take no memory."""
@@ -116,128 +152,152 @@ class _Run:
     async def work(self, requests: Iterator[Request]) -> None:
         for request in requests:
             await self.answer(request)
+            if self.stopping.is_set():
+                return
 
     async def answer(self, request: Request) -> None:
         """One request to its record or its rejection."""
         attempt = 1
-        while True:
-            url = self.pool.choose()
-            outcome = await self.ask(url, request, attempt)
-            if isinstance(outcome, Failure):
-                self.tally.failed(outcome.reason)
-            if isinstance(outcome, Failure) and outcome.next == "wait":
-                await self.wait(url, outcome)
+        while (server := await self.choose(request)) is not None:
+            outcome = await self.asker.ask(server, request, attempt)
+            if isinstance(outcome, ResponseLine):
+                self.keep(server, outcome)
+                return
+            self.tally.failed(outcome.reason)
+            # A route that was there is gone for the moment: a proxy whose backend restarts says 404.
+            if outcome.next == "wait" or (outcome.reason == "no_generate_route" and server.proven):
+                server.failed(outcome)
                 continue
-            self.pool.answered(url)
-            if isinstance(outcome, Response):
-                self.journal.append(outcome)
-                self.tally.answered(outcome)
-                return
+            server.answered()
             if outcome.next == "stop":
-                raise RunStopped(f"{url}: {outcome.reason}: {outcome.detail}; mend that, then run the same command")
-            if outcome.next == "reject" or attempt == MAXIMUM_TRIES:
-                self.reject(request, outcome)
+                raise _stop(server, outcome)
+            if self.stopping.is_set():
                 return
-            await asyncio.sleep(random.uniform(0.0, RETRY_SECONDS * 2**attempt))
+            if outcome.next == "reject" or attempt == MAXIMUM_TRIES:
+                await self.give_up(server, request, outcome)
+                return
+            await self.pause(random.uniform(0.0, RETRY_SECONDS * 2**attempt))
             attempt += 1
 
-    async def ask(self, url: str, request: Request, attempt: int) -> Response | Failure:
-        rid = uuid.uuid4().hex
-        body = self.body(request, seeded(self.target.sampling, request.key), rid)
-        started_at, started = datetime.now(UTC), time.monotonic()
-        self.pool.asked_at[url][rid] = self.asked[request.key] = started
-        try:
-            reply = await self.client.post(f"{url}/generate", content=body, timeout=self.timeout)
-        except httpx.DecodingError as error:
-            return Failure(reason="malformed_answer", detail=one_line(error), next="retry")
-        except UNANSWERED as error:
-            await self.abort(url, rid)
-            return await self.unanswered(url, request, error, started)
-        finally:
-            del self.pool.asked_at[url][rid]
-            self.asked.pop(request.key, None)
-        outcome = sglang.parse_answer(
-            reply.status_code,
-            reply.content,
-            prompt_tokens=len(request.prompt_ids),
-            vocabulary_size=self.target.vocabulary_size,
-            secret=self.api_key,
-        )
-        if isinstance(outcome, Failure):
-            return outcome
-        return Response(
-            key=request.key,
-            prompt_ids=request.prompt_ids,
-            **msgspec.structs.asdict(outcome),
-            fingerprint=self.target.fingerprint,
-            server=url,
-            rid=rid,
-            attempt=attempt,
-            started_at=started_at.isoformat(),
-            latency_s=round(time.monotonic() - started, 4),
-        )
+    async def choose(self, request: Request) -> Server | None:
+        """A server with room, as soon as there is one; None where the run is being stopped."""
+        while not self.stopping.is_set():
+            server = self.pool.choose()
+            if server is None:
+                self.check_patience()
+                await self.pause(self.pool.pause())
+            elif not server.failures:
+                return server
+            elif failure := await self.asker.probe(server, request.prompt_ids[:1]):
+                if failure.next == "stop" and not server.proven:
+                    raise _stop(server, failure)
+                server.failed(failure)
+            else:
+                server.answered()
+        return None
 
-    def body(self, request: Request, sampling: Sampling, rid: str) -> bytes:
-        size, stop_ids = self.target.vocabulary_size, self.target.stop_ids
-        return sglang.request_body(request.prompt_ids, sampling, stop_ids=stop_ids, rid=rid, vocabulary_size=size)
+    def keep(self, server: Server, line: ResponseLine) -> None:
+        self.journal.append_line(line.key, msgspec.json.encode(line))
+        self.tally.answered(line)
+        server.answered()
+        server.finished(line.completion_tokens, line.latency_s)
+        self.reject(server)
 
-    async def unanswered(self, url: str, request: Request, error: Exception, started: float) -> Failure:
-        """A server that hangs or is gone is no fault of the row: its tries count only where the server is well.
-
-        After a broken connection only a new request tells: a server that dies takes along rows that were out long.
-        """
-        late = isinstance(error, httpx.ReadTimeout)
-        well = (late and self.pool.answered_at[url] > started) or await self.answers(url, request)
-        detail = f"no answer within {self.timeout.read:.0f} s" if late else f"{type(error).__name__} {one_line(error)}"
-        return Failure(reason="timeout" if late else "connection", detail=detail, next="retry" if well else "wait")
-
-    async def answers(self, url: str, request: Request) -> bool:
-        """Whether the server still generates one id: /health can be fine on a server that generates nothing."""
-        body = self.body(request, Sampling(max_new_tokens=1), uuid.uuid4().hex)
-        try:
-            reply = await self.client.post(f"{url}/generate", content=body, timeout=httpx.Timeout(60.0, connect=5.0))
-        except UNANSWERED:
-            return False
-        return reply.status_code == 200
-
-    async def abort(self, url: str, rid: str) -> None:
-        """Ask the server to forget an unanswered request, so that a retry does not decode beside it."""
-        with suppress(*UNANSWERED):  # a server that is gone has forgotten it; SGLang aborts on disconnect too
-            await self.client.post(f"{url}/abort_request", json={"rid": rid}, timeout=5.0)
-
-    async def wait(self, url: str, failure: Failure) -> None:
-        """Let a server that can't answer rest; end the run where none has answered for too long.
-
-        A full queue is no silence while a request is being worked on: a long one takes longer than any patience.
-        """
-        pause, silent = self.pool.failed(url), self.pool.silent_seconds()
-        waiting = failure.reason != "timeout" and self.pool.at_work()
-        if pause and silent > self.target.patience_seconds and not waiting:
-            raise RunStopped(
-                f"{url} gave no answer for {silent:.0f} s ({failure.reason}: {failure.detail}); "
-                "start the server, then run the same command: it goes on where it stopped"
-            )
-        await asyncio.sleep(pause)
-
-    def reject(self, request: Request, failure: Failure) -> None:
+    async def give_up(self, server: Server, request: Request, failure: Failure) -> None:
+        """Hold a row's rejection until the server gives a good answer to another: then the fault is the row's."""
         found = Rejection(stage="generate", key=request.key, line=None, reason=failure.reason, detail=failure.detail)
-        self.rejections[request.key] = found
+        server.given_up.append(found)
+        if len(server.given_up) < ROWS_IN_A_ROW:
+            return
+        held, server.given_up = server.given_up, []
+        if failure.next == "reject":  # refused at once, while good answers take their time
+            refusal = await self.asker.refusal(server, request.prompt_ids[:1])
+            if refusal is None:
+                self.rejections.update((item.key, item) for item in held)
+                return
+            failure = refusal
+        raise RunStopped(
+            f"{server.url} gave {len(held)} rows in a row no good answer ({failure.reason}: {failure.detail}); none of "
+            "them is rejected: see that it is SGLang's own address and that max_new_tokens fits its context "
+            "(notebook 00 checks a server), then run the same command"
+        )
+
+    async def judge_the_given_up(self) -> None:
+        """At the end: what a server gave up that never gave a good answer in this run is its word against the row's."""
+        for server in self.pool.servers:
+            if server.given_up and not server.proven:
+                prompt_ids = next(planned_requests(self.folder, 1)).prompt_ids[:1]
+                failure = await self.asker.refusal(server, prompt_ids)
+                if failure is not None:
+                    raise _stop(server, failure)
+            self.reject(server)
+
+    def reject(self, server: Server) -> None:
+        self.rejections.update((item.key, item) for item in server.given_up)
+        server.given_up.clear()
+
+    def check_patience(self) -> None:
+        """Raise RunStopped where no server has answered for too long."""
+        lost = self.pool.lost_seconds()
+        if lost > self.target.patience_seconds:
+            told = "; ".join(
+                f"{server.url} ({server.failure.reason}: {server.failure.detail})"
+                for server in self.pool.servers
+                if server.failure
+            )
+            raise RunStopped(
+                f"{told} gave no answer for {lost:.0f} s; start it, then run the same command: it goes on "
+                "where it stopped"
+            )
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than until the run is stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def drain(self, workers: Sequence[asyncio.Task[None]], seconds: float) -> None:
+        """Let what is in flight finish, then abort it on the servers; what finished meanwhile is written."""
+        await asyncio.wait(workers, timeout=seconds)
+        self.at_end = self.progress()  # with what is in flight: what a stop cuts off tells how the rest would be
+        await self.asker.abort_all(self.pool.servers)
+        await asyncio.wait(workers, timeout=ABORT_SECONDS)
+
+    async def raise_stopped(self, everything: "asyncio.Future[list[None]]") -> None:
+        """Raise what ended the run early; nothing where its last answer came while it was being stopped."""
+        if everything.done():
+            everything.result()
+        done = self.present + self.tally.done
+        if done + len(self.rejections) < self.planned:
+            raise RunStopped(
+                f"stopped with {done:,} of {self.planned:,} generations in the journal; run the same command again: "
+                "it goes on where it stopped"
+            )
+
+    def write_rejections(self) -> None:
+        if len(self.rejections) > self.written or not self.written:
+            write_rejections(self.folder, "generate", list(self.rejections.values()), shard=self.target.shard)
+            self.written = len(self.rejections)
 
     def progress(self) -> Progress:
-        now = time.monotonic()
+        now, servers = time.monotonic(), self.pool.servers
         return self.tally.progress(
             planned=self.planned,
             present=self.present,
-            rejected=len(self.rejections),
-            asked={key: now - sent for key, sent in self.asked.items()},
-            servers={url: len(asked) for url, asked in self.pool.asked_at.items()},
+            rejected=len(self.rejections) + sum(len(server.given_up) for server in servers),
+            asked={asked.key: now - asked.at for server in servers for asked in server.asked.values()},
+            servers={server.url: len(server.asked) for server in servers},
             seconds=now - self.started,
             max_new_tokens=self.target.sampling.max_new_tokens,
+            journal_bytes=self.journal.path.stat().st_size if self.journal.path.exists() else 0,
         )
 
-    async def report(self, on_progress: Callable[[Progress], None] | None) -> None:
+    async def report(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            write_rejections(self.folder, "generate", list(self.rejections.values()), shard=self.target.shard)
-            if on_progress:
-                on_progress(self.progress())
+            self.write_rejections()
+            self.tell(self.progress())
+
+
+def _stop(server: Server, failure: Failure) -> RunStopped:
+    return RunStopped(f"{server.url}: {failure.reason}: {failure.detail}; mend that, then run the same command")

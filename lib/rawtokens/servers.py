@@ -1,81 +1,155 @@
-"""Connections to servers: the client for /generate, which server is asked next, and what a server tells of itself.
+"""The servers of a run: which is asked next, how many requests each takes, and what one tells of itself.
 
-httpx is the interface; under it an aiohttp transport, since httpx's own collapses above a few dozen requests in
-flight (15 requests/s at 256, against 2,714 with this one). This module does not know what a run is.
+httpx is the interface for the control routes; under it an aiohttp transport, since httpx's own collapses above a few
+dozen requests in flight. This module does not know what a run is, nor how /generate is asked (`transport`).
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import aiohttp
 import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
 
-from .engines.sglang import ServerFacts, error_text, server_facts
+from .engines.sglang import Failure, ServerFacts, error_text, server_facts
 from .errors import ServerError, one_line
-from .records import Json
+from .records import Json, Rejection
+from .transport import CONNECT_SECONDS
 
 UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
 """What a request without a usable answer raises; httpx-aiohttp 0.2 lets some of aiohttp's own errors through."""
 
-CONNECT_SECONDS = 30.0
+DEFAULT_WINDOW = 64
 LONGEST_REST = 15.0
+_SILENT_SECONDS = 300.0
+_SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
+_SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
+_RATED_IDS = 64  # an answer of fewer ids tells of the queue, not of the rate
+
+
+class Asked(NamedTuple):
+    """A request that is out: the key of its generation, and when it was sent on the monotonic clock."""
+
+    key: str
+    at: float
+
+
+class Server:
+    """What a run knows of one server; all times are seconds on the monotonic clock."""
+
+    def __init__(self, url: str, window: int) -> None:
+        self.url, self.window = url, window
+        self.asked: dict[str, Asked] = {}  # by request id
+        self.answered_at = self.failed_at = self.resting_until = time.monotonic()
+        self.failures = 0  # in a row, a burst of them counted once
+        self.failure: Failure | None = None  # the last one
+        self.proven = False  # whether it gave a good answer in this run
+        self.given_up: list[Rejection] = []  # rows without a good answer of any row since
+        self.room = window  # at the most; less after it said that its queue is full
+        self._slowest = min(_SLOWEST_IDS_A_SECOND, _SLOWEST_SERVER / window)
+        self._longest = 0.0
+
+    def answered(self) -> None:
+        """It answers: it rests no longer."""
+        self.answered_at = self.resting_until = time.monotonic()
+        self.failures = 0
+        self.room = min(self.window, self.room + 1)
+
+    def finished(self, ids: int, seconds: float) -> None:
+        """It gave a good answer of so many ids."""
+        self.proven = True
+        self._longest = max(self._longest, seconds)
+        if ids >= _RATED_IDS:
+            self._slowest = min(self._slowest, 0.25 * ids / seconds)
+
+    def failed(self, failure: Failure) -> None:
+        """Let it rest, longer with each failure in a row."""
+        self.failed_at = time.monotonic()
+        self.failure = failure
+        if failure.reason in ("http_429", "http_503"):
+            self.room = max(1, len(self.asked))
+        if self.resting_until <= self.failed_at:
+            self.failures += 1
+            self.resting_until = self.failed_at + min(LONGEST_REST, 0.5 * 2**self.failures)
+
+    def patience(self, max_new_tokens: int) -> float:
+        """For how many seconds a request may be silent: a long generation says nothing until it ends.
+
+        At 1 id/s, or its share of a server of 100 ids/s, or a quarter of the slowest rate seen, whatever is longest:
+        a request that is given up while it decodes is asked again from its start.
+        """
+        return 60.0 + max_new_tokens / self._slowest
+
+    def silent_seconds(self) -> float:
+        """For how long it has answered nothing although requests are out, where that is longer than it should be."""
+        if not self.asked:
+            return 0.0
+        now = time.monotonic()
+        silent = now - max(self.answered_at, min(asked.at for asked in self.asked.values()))
+        return silent if silent > max(_SILENT_SECONDS, 2.0 * self._longest) else 0.0
 
 
 class ServerPool:
-    """Which of several servers is asked next: the least loaded of those that are not resting after a failure."""
+    """Which of several servers is asked next: the least loaded of those with room that don't rest after a failure."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
-        now = time.monotonic()
-        self.asked_at: dict[str, dict[str, float]] = {url: {} for url in urls}  # by request id, monotonic seconds
-        self.answered_at = dict.fromkeys(urls, now)
-        self._failures = dict.fromkeys(urls, 0)
-        self._resting_until = dict.fromkeys(urls, now)
+    def __init__(self, windows: Mapping[str, int]) -> None:
+        self.servers = [Server(url, window) for url, window in windows.items()]
 
-    def choose(self) -> str:
-        """A server; one that rests only where all do."""
-        now = time.monotonic()
-        return min(self.asked_at, key=lambda url: (self._resting_until[url] > now, len(self.asked_at[url])))
+    def choose(self) -> Server | None:
+        """The server with the smallest share of its window in use; None where none has room.
 
-    def answered(self, url: str) -> None:
-        """The server is well: it rests no longer."""
-        self.answered_at[url] = self._resting_until[url] = time.monotonic()
-        self._failures[url] = 0
-
-    def failed(self, url: str) -> float:
-        """Let a server rest, longer with each failure in a row, and return for how many seconds to wait.
-
-        0 where another server can be asked; jitter spreads out those that wait.
+        One that failed (`failures` is above 0) is offered again after its rest, to be probed.
         """
         now = time.monotonic()
-        if self._resting_until[url] <= now:
-            self._failures[url] += 1
-            self._resting_until[url] = now + min(LONGEST_REST, 0.5 * 2 ** self._failures[url])
-        first = min(self._resting_until.values())
-        return 0.0 if first <= now else (first - now) * random.uniform(0.5, 1.5)
+        found, least = None, 1.0
+        for server in self.servers:
+            share = len(server.asked) / server.room
+            if share < least and server.resting_until <= now:
+                found, least = server, share
+        return found
 
-    def in_flight(self) -> int:
-        """How many requests are out."""
-        return sum(len(asked) for asked in self.asked_at.values())
+    def pause(self) -> float:
+        """For how many seconds to wait where none can be chosen; jitter spreads out those that wait."""
+        now = time.monotonic()
+        rests = [server.resting_until - now for server in self.servers if server.resting_until > now]
+        return min([1.0, *rests]) * random.uniform(0.5, 1.5) if rests else random.uniform(0.05, 0.15)
 
-    def silent_seconds(self) -> float:
-        """For how long no server has answered anything."""
-        return time.monotonic() - max(self.answered_at.values())
+    def lost_seconds(self) -> float:
+        """For how long no server has answered anything; 0 while one is well or works on a request.
 
-    def at_work(self) -> bool:
-        """Whether a request has been out for longer than a connection takes: a server is computing its answer."""
-        line = time.monotonic() - CONNECT_SECONDS - 5.0
-        return any(asked_at < line for asked in self.asked_at.values() for asked_at in asked.values())
+        A full queue is no silence while a request is being worked on: a long one takes longer than any patience.
+        """
+        now = time.monotonic()
+        line = now - CONNECT_SECONDS - 5.0  # what is out for longer than a connection takes is being computed
+        if not all(server.failures for server in self.servers) or any(
+            asked.at < line for server in self.servers for asked in server.asked.values()
+        ):
+            return 0.0
+        return now - max(server.answered_at for server in self.servers)
+
+
+def windows(facts: Mapping[str, ServerFacts], max_new_tokens: int) -> dict[str, int]:
+    """How many requests each server (by URL) is given at once.
+
+    As many as it runs at once, but no more than its cache holds at a quarter of `max_new_tokens` each: what is sent
+    beyond that waits in its queue, or is thrown out and computed again. 64 where it does not tell (a router).
+    """
+    shares = max(1, max_new_tokens // 4)
+    return {
+        url: max(1, min(known.running_limit or DEFAULT_WINDOW, (known.token_limit or 2**40) // shares))
+        for url, known in facts.items()
+    }
 
 
 def generate_client(
     window: int, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
 ) -> httpx.AsyncClient:
-    """A client that keeps `window` requests in flight; the key goes out as a bearer token."""
+    """An httpx client that keeps `window` requests in flight; the key goes out as a bearer token."""
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
@@ -86,7 +160,14 @@ def generate_client(
 async def facts_of(
     urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
 ) -> ServerFacts:
-    """The facts of the servers at `urls`, which must agree on model and weight version.
+    """The facts of the first of `urls`, with which all the others agree. Raises as `all_facts` does."""
+    return (await all_facts(urls, api_key=api_key, transport=transport))[urls[0]]
+
+
+async def all_facts(
+    urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+) -> dict[str, ServerFacts]:
+    """The facts of every server, by URL; they must agree on model and weight version.
 
     Raises ServerError where one can't be reached, refuses the key, or differs from the first.
     """
@@ -100,7 +181,7 @@ async def facts_of(
                 raise ServerError(
                     f"{name} is {theirs!r} at {url} but {ours!r} at {urls[0]}; servers of one run must be alike"
                 )
-    return first
+    return dict(zip(urls, answers, strict=True))
 
 
 async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFacts:

@@ -4,6 +4,7 @@ aiohttp carries a run: under uvloop it answers 10,000 requests/s at 256 in fligh
 to 15. Any httpx transport can stand in its place. This module does not know what is asked, nor what an answer means.
 """
 
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import aiohttp
 import httpx
 
-from .errors import one_line
+from .errors import InputError, one_line
 
 CONNECT_SECONDS = 30.0
 _IDLE_SECONDS = 3.0  # SGLang closes a connection that was idle for 5 s, sometimes just as it is used again
@@ -36,6 +37,19 @@ class NoReplyError(Exception):
 
 Post = Callable[[str, bytes, float], Awaitable[Reply]]
 """POST a JSON body to a URL and wait so many seconds for data. Raises NoReplyError."""
+
+
+def allow_connections(count: int) -> None:
+    """Raise the limit of open files to what `count` connections need. Raises InputError where the system refuses."""
+    needed = 2 * count + 256  # an abort goes out on a connection beside the one that it is about
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise InputError(
+                f"{count} requests in flight need {needed} open files, {hard} are allowed; lower servers.max_in_flight "
+                "or raise `ulimit -Hn`"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @asynccontextmanager
