@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
+from .encoding import TextEncoder
 from .errors import InputError, RawTokensError, TokenizerError, one_line
 from .markers import Markers, find_markers
 from .records import Json
@@ -52,6 +53,7 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     encoder: PreTrainedTokenizerBase
+    text_encoder: TextEncoder
     markers: Markers
     vocabulary_size: int
     control_texts: re.Pattern[str]
@@ -88,7 +90,7 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         Nothing is added: a beginning-of-sequence id stands where the text spells it. Raises TypeError or UnicodeError
         for a text that UTF-8 can't hold (a lone surrogate).
         """
-        return [self.encoder(text, add_special_tokens=False)["input_ids"] for text in texts]
+        return self.text_encoder.encode(texts)
 
     def prompt_ids(
         self,
@@ -171,6 +173,7 @@ def _load(name: str, where: str, revision: str, trust_remote_code: bool) -> Toke
     special = sorted({*encoder.all_special_tokens, *markers.names.values()}, key=len, reverse=True)
     return Tokenizer(
         encoder=encoder,
+        text_encoder=TextEncoder(encoder),
         markers=markers,
         vocabulary_size=_vocabulary_size(encoder, where, revision),
         control_texts=re.compile("|".join(re.escape(text) for text in special)),
