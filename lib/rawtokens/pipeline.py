@@ -185,7 +185,7 @@ def _run(
 ) -> None:
     """Execute a stage's notebook unless what it left is current; `again` executes it all the same."""
     from .notebook_runs import execute_notebook
-    from .stages import write_stage_record
+    from .stages import digest_of, write_stage_record
 
     if stage not in plan.stages:
         return
@@ -209,26 +209,32 @@ def _run(
         title=f"{_TITLES[stage]} · {name or plan.settings.run}",
         on_line=lambda line: on_line(f"  {line}"),
     )
-    write_stage_record(
-        executed, digest=_digest(plan, stage, name), outputs=[executed, report, *_files(plan, stage, name)[1]]
-    )
+    parts, outputs = _parts(plan, stage, name), [executed, report, *_files(plan, stage, name)[1]]
+    write_stage_record(executed, digest=digest_of(parts), outputs=outputs, parts=parts)
     on_line(f"{label}: done in {time.monotonic() - started:.0f} s")
 
 
 def stage_is_current(plan: Plan, stage: str, name: str) -> bool:
     """Whether a stage finished with the files, settings and code that are there now; `name` is "" for stage 00."""
-    from .stages import is_current
+    from .stages import digest_of, is_current
 
     if stage == "01" and not all((plan.run_folder / name / file).exists() for file in (REJECTED, MANIFEST)):
         return False  # later stages write them too, so that stage 01's record can't hold their digest
-    return is_current(_executed(plan, stage, name), digest=_digest(plan, stage, name))
+    return is_current(_executed(plan, stage, name), digest=digest_of(_parts(plan, stage, name)))
 
 
-def _digest(plan: Plan, stage: str, name: str) -> str:
-    from .stages import stage_digest
+def stage_changes(plan: Plan, stage: str, name: str) -> list[str]:
+    """Why a stage would run again, in words; none where it is current. Starts nothing and writes nothing."""
+    from .stages import why_stale
+
+    return why_stale(_executed(plan, stage, name), _parts(plan, stage, name))
+
+
+def _parts(plan: Plan, stage: str, name: str) -> dict[str, str]:
+    from .stages import stage_parts
 
     parameters = {key: value for key, value in _parameters(plan, stage, name).items() if key not in _IMMATERIAL}
-    return stage_digest(plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb", parameters, _files(plan, stage, name)[0])
+    return stage_parts(plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb", parameters, _files(plan, stage, name)[0])
 
 
 def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:

@@ -34,12 +34,16 @@ class _Notebook(msgspec.Struct):
 
 
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage was made from and what it left; `outputs` maps a path, relative to the record, to its state."""
+    """What a stage was made from and what it left; `outputs` maps a path, relative to the record, to its state.
+
+    `parts` are `stage_parts`, values shortened; they only say what changed, `digest` whether something did.
+    """
 
     stage: str
     digest: str
     outputs: dict[str, str]
     finished_at: str  # ISO 8601, UTC
+    parts: dict[str, str] = {}
 
 
 def stage_digest(
@@ -51,13 +55,28 @@ def stage_digest(
     Input files count by their order, not by their path; one that doesn't exist counts as missing. Raises InputError
     where `notebook` is no notebook.
     """
-    parts = [
-        _code(notebook),
-        sorted(parameters.items()),
-        [file_state(path) for path in input_files],
-        _kit_digest(),
-    ]
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    return digest_of(stage_parts(notebook, parameters, input_files))
+
+
+def stage_parts(
+    notebook: Path, parameters: Mapping[str, str | int | float | bool], input_files: Iterable[Path]
+) -> dict[str, str]:
+    """What `stage_digest` is over, by name: `notebook`, `kit`, `setting NAME`, `file NUMBER NAME`."""
+    return {
+        "notebook": _hash(_code(notebook)),
+        "kit": _kit_digest(),
+        **{f"setting {name}": _hash(value) for name, value in sorted(parameters.items())},
+        **{f"file {number} {path.name}": file_state(path) for number, path in enumerate(input_files, start=1)},
+    }
+
+
+def digest_of(parts: Mapping[str, str]) -> str:
+    """The digest of a stage's parts, as hex; a file's name is no part of it."""
+    return _hash([(name.split(" ")[:2], state) for name, state in parts.items()])
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
 
 
 def file_state(path: Path) -> str:
@@ -76,7 +95,9 @@ def record_path(executed: Path) -> Path:
     return executed.with_suffix(".stage.json")
 
 
-def write_stage_record(executed: Path, *, digest: str, outputs: Iterable[Path]) -> None:
+def write_stage_record(
+    executed: Path, *, digest: str, outputs: Iterable[Path], parts: Mapping[str, str] | None = None
+) -> None:
     """Record that the stage finished. `outputs` are the files it wrote, its executed notebook and report too."""
     path = record_path(executed)
     record = StageRecord(
@@ -84,6 +105,7 @@ def write_stage_record(executed: Path, *, digest: str, outputs: Iterable[Path]) 
         digest=digest,
         outputs={os.path.relpath(output, path.parent): file_state(output) for output in outputs},
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        parts=dict(parts or {}),
     )
     unfinished = path.with_suffix(".tmp")
     unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
@@ -110,6 +132,34 @@ def is_current(executed: Path, *, digest: str) -> bool:
         return False
     folder = record_path(executed).parent
     return all(state != "missing" and file_state(folder / name) == state for name, state in record.outputs.items())
+
+
+def why_stale(executed: Path, parts: Mapping[str, str]) -> list[str]:
+    """Why a stage would run again, in words; none where it is current (as `is_current` with the digest of `parts`)."""
+    record = read_stage_record(executed)
+    if record is None:
+        return ["stopped before its end" if executed.exists() else "not run"]
+    was, now = ({_part_name(name): state for name, state in found.items()} for found in (record.parts, parts))
+    found = [
+        name + (" changed" if was.get(name) and now.get(name) not in ("missing", None) else _gone_or_new(name, was))
+        for name in sorted({**was, **now})
+        if was.get(name) != now.get(name)
+    ]
+    if record.digest != digest_of(parts) and not found:
+        found = ["order of its files changed"]
+    folder = record_path(executed).parent
+    for name, state in record.outputs.items():
+        if state == "missing" or file_state(folder / name) != state:
+            found.append(f"its {Path(name).name} {'changed' if (folder / name).exists() else 'is gone'}")
+    return found
+
+
+def _part_name(name: str) -> str:
+    return name.split(" ", 2)[2] if name.startswith("file ") else name
+
+
+def _gone_or_new(name: str, was: Mapping[str, str]) -> str:
+    return " is gone" if name in was else " is new"
 
 
 def _code(notebook: Path) -> list[str]:
