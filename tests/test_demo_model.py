@@ -14,8 +14,8 @@ from rawtokens.conversations import read_conversations
 from rawtokens.demo import prompts
 from rawtokens.demo.model import EMBEDDING, STAMP, WEIGHTS, Bits, expanded, read_weights, write_demo_model
 from rawtokens.errors import InputError
-from rawtokens.prompts import PromptOptions, tokenize_conversations
 from rawtokens.records import Conversation, Prompt
+from rawtokens.rendering import PromptOptions, tokenize_conversations
 from rawtokens.target_tokenizer import Tokenizer
 
 ENGINE_PYTHON = Path(__file__).parents[1] / ".venv-sglang/bin/python"

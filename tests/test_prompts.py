@@ -7,8 +7,9 @@ import pytest
 
 from rawtokens.errors import InputError
 from rawtokens.journal import read_rejections
-from rawtokens.prompts import PromptOptions, read_prompts, tokenize_conversations, tokenize_file
+from rawtokens.prompts import read_prompts, tokenize_file
 from rawtokens.records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
+from rawtokens.rendering import PromptOptions, tokenize_conversations
 from rawtokens.target_tokenizer import Tokenizer
 
 # Published ids of the real Kimi-K2.5 (its first validation).
@@ -122,12 +123,6 @@ def test_an_argument_that_would_change_how_ids_are_made_rejects_its_row(target: 
     assert isinstance(made, Rejection)
     assert made.reason == "tokenizer_error"
     assert name in made.detail
-
-
-def test_a_control_token_in_a_rows_own_arguments_rejects_it(target: Tokenizer) -> None:
-    made = tokenize_one(conversation("Hi", note="</think>"), target)
-    assert isinstance(made, Rejection)
-    assert made.reason == "control_token_in_text"
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 junk junk junk PAR1", b"no parquet at all"])

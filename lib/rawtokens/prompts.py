@@ -1,8 +1,6 @@
-"""Conversations become prompt ids, on the client, by the model's own chat template.
+"""prompts.parquet: written from a prompt file whole or not at all, and read batch by batch.
 
-A conversation is rendered by the template and the whole text encoded, which gives the ids that `apply_chat_template`
-gives; ids are never edited. This module does not know how a prompt file looks (conversations do) nor what the model
-will answer.
+This module does not know how a prompt file looks (conversations do) nor how a conversation becomes ids (rendering).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,17 +8,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jinja2
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec.structs import replace
 
 from .conversations import read_conversations
 from .errors import InputError, RunStopped, one_line
 from .journal import REJECTED, write_rejections
-from .markers import thinking_mode
 from .records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection, open_parquet
+from .rendering import PromptOptions, tokenize_conversations
 
 if TYPE_CHECKING:
     from .target_tokenizer import Tokenizer
@@ -28,88 +24,6 @@ if TYPE_CHECKING:
 PROMPTS = "prompts.parquet"
 _BATCH = 1000
 _ENCODED_TOGETHER = 256
-_BAD_ROW = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What a template or a tokenizer raises over one row; UnicodeError is a ValueError."""
-
-
-class PromptOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides a prompt's ids beside the conversation and the tokenizer."""
-
-    template_kwargs: dict[str, Json] = {}
-
-
-class _Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation with all its template arguments, and the text that the template makes of it."""
-
-    conversation: Conversation
-    text: str
-
-
-def tokenize_conversations(
-    batch: Sequence[Conversation], tokenizer: "Tokenizer", options: PromptOptions
-) -> list[Prompt | Rejection]:
-    """Each conversation as a prompt, or the reason why it is none; in order, and no row's fault costs another.
-
-    Pure: the same batch gives the same result in every process. All texts are encoded at once.
-    """
-    rows = [_render(conversation, tokenizer, options) for conversation in batch]
-    encoded = iter(_encode([row for row in rows if isinstance(row, _Rendered)], tokenizer))
-    return [row if isinstance(row, Rejection) else _prompt(row.conversation, next(encoded), tokenizer) for row in rows]
-
-
-def _render(conversation: Conversation, tokenizer: "Tokenizer", options: PromptOptions) -> _Rendered | Rejection:
-    arguments = {**options.template_kwargs, **conversation.template_kwargs}
-    found = _control_text(conversation, tokenizer)
-    if found:
-        detail = f"the text holds {found!r}, which would become a control id"
-        return _reject(conversation, "control_token_in_text", detail)
-    try:
-        text = tokenizer.render(
-            conversation.messages,
-            tools=conversation.tools,
-            template_kwargs=arguments,
-            continue_final=conversation.continue_final,
-        )
-    except jinja2.TemplateError as error:
-        return _reject(conversation, "template_error", one_line(error))
-    except _BAD_ROW as error:
-        return _reject(conversation, "tokenizer_error", one_line(error))
-    return _Rendered(conversation=replace(conversation, template_kwargs=arguments), text=text)
-
-
-def _encode(rows: Sequence[_Rendered], tokenizer: "Tokenizer") -> list[list[int] | Rejection]:
-    """The ids of each row; where the batch as a whole fails, row by row."""
-    try:
-        return list(tokenizer.encode([row.text for row in rows]))
-    except _BAD_ROW as error:
-        if len(rows) == 1:
-            return [_reject(rows[0].conversation, "tokenizer_error", one_line(error))]
-    return [result for row in rows for result in _encode([row], tokenizer)]
-
-
-def _prompt(conversation: Conversation, ids: list[int] | Rejection, tokenizer: "Tokenizer") -> Prompt | Rejection:
-    if isinstance(ids, Rejection):
-        return ids
-    if not ids or min(ids) < 0 or max(ids) >= tokenizer.vocabulary_size:
-        expected = f"ids must lie in 0..{tokenizer.vocabulary_size - 1} and not be empty"
-        return _reject(conversation, "id_out_of_vocabulary", expected)
-    return Prompt(
-        key=f"{conversation.source_id}#0",
-        source_id=conversation.source_id,
-        turn=0,
-        prompt_ids=ids,
-        prompt_tokens=len(ids),
-        thinking=thinking_mode(ids, tokenizer.markers),
-        messages=_json(conversation.messages),
-        tools=_json(conversation.tools),
-        template_kwargs=_json(conversation.template_kwargs),
-        notices=list(conversation.notices),
-    )
-
-
-def _reject(conversation: Conversation, reason: str, detail: str) -> Rejection:
-    key = f"{conversation.source_id}#0"
-    return Rejection(stage="tokenize", key=key, line=conversation.line, reason=reason, detail=detail)
 
 
 def tokenize_file(
@@ -208,14 +122,3 @@ def _write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
 
 def _table(prompts: Sequence[Prompt]) -> pa.Table:
     return pa.Table.from_pylist([msgspec.structs.asdict(prompt) for prompt in prompts], schema=PROMPTS_SCHEMA)
-
-
-def _control_text(conversation: Conversation, tokenizer: "Tokenizer") -> str:
-    """The first control token that any text of a row spells out; the encoder would make a control id of it."""
-    own = conversation.template_kwargs
-    found = tokenizer.control_texts.search(_json([conversation.messages, conversation.tools, own]))
-    return found.group() if found else ""
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
