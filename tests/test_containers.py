@@ -103,7 +103,7 @@ def test_memory_stays_flat_however_long_the_packed_file_is(
 ) -> None:
     words = "word " * 200
     rows = [{"id": str(number), "prompt": f"{number} {words}"} for number in range(4000)]
-    path = tmp_path / "rows"
+    path = tmp_path / ("rows.txt.zst" if kind == "text" else "rows")
     if kind == "parquet":
         buffer = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows), buffer, compression="none", row_group_size=500)
@@ -133,12 +133,10 @@ def test_memory_stays_flat_however_long_the_packed_file_is(
     [
         (b"BZh91AY&SY", "bzip2"),
         (b"\xfd7zXZ\0", "xz"),
-        (b"ARROW1\0\0", "Arrow file"),
-        (b"\xff\xff\xff\xff", "Arrow stream"),
     ],
 )
 def test_a_container_that_is_not_read_is_named_with_the_way_out(tmp_path: Path, start: bytes, what: str) -> None:
-    with pytest.raises(InputError, match=rf"{what}.*; (unpack|write) it"):
+    with pytest.raises(InputError, match=rf"{what}.*; unpack it"):
         read(tmp_path / "rows.jsonl", start + b"\0")
 
 
@@ -227,7 +225,7 @@ def test_a_glob_is_one_data_set_whose_ids_stay_unique(tmp_path: Path) -> None:
     assert [row.line for row in found] == [1, 3, 2, 3]
     again = found[2]
     assert isinstance(again, Rejection)
-    assert (again.reason, again.key) == ("duplicate_id", "1:line2#0")
+    assert (again.reason, again.key) == ("duplicate_id", "1#row3")
     assert again.detail.startswith("b.csv: ")
     assert [path.name for path in prompt_files(tmp_path / "*")] == ["a.jsonl.gz", "b.csv"]
     assert len(list(read_conversations(str(tmp_path / "*"), limit=3))) == 3

@@ -379,8 +379,8 @@ def test_7_and_text_7_are_reported_and_never_overwrite(tmp_path: Path) -> None:
     assert reasons([second, third]) == ["duplicate_id", "duplicate_id"]
     assert isinstance(second, Rejection)
     assert isinstance(third, Rejection)
-    assert (second.stage, second.key, second.line) == ("tokenize", "7:line2#0", 2)
-    assert third.key == "7:line3#0"
+    assert (second.stage, second.key, second.line) == ("tokenize", "7#row2", 2)
+    assert third.key == "7#row3"
 
 
 def test_a_rejected_row_holds_its_id_so_that_no_key_is_both(tmp_path: Path) -> None:
@@ -508,7 +508,9 @@ def test_lines_are_streamed(tmp_path: Path) -> None:
         (b"PAR1 but no footer", "can't be read"),
         (b"\x1f\x8b\x08\x00", "can't be read .Compressed file ended"),
         (b"\xff\xfe{\x00", "is UTF-16; convert it"),
-        (b"\0\1\n\2", "none of the first 2 rows is a JSON object"),
+        (b"\0\1\n\2", "is none of the files that are read"),
+        (b"7\n[1]\n{}", r"no format that is known"),
+        (b"[7, 8]", "none of the first 2 rows is a JSON object"),
         (b"id,text\n1,Hi\n", r"no format that is known; found the columns id, text; expected .*sharegpt"),
         (b'{"id": 1, "text": "Hi"}', r"no format that is known; found the columns id, text; expected .*sharegpt"),
     ],
@@ -526,7 +528,7 @@ def test_a_file_that_can_not_be_used_says_so_at_once_in_one_line(
 
 
 def test_a_folder_is_no_prompt_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Is a directory"):
+    with pytest.raises(InputError, match=r"is a directory; expected a file, a pattern such as .*parquet, or hub:"):
         read_conversations(tmp_path)
 
 

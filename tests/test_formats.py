@@ -404,7 +404,7 @@ def test_a_bad_plain_row_costs_itself_alone(tmp_path: Path, row: dict[str, objec
 
 
 def test_a_text_file_is_one_prompt_a_line(tmp_path: Path) -> None:
-    found = read(tmp_path / "rows", "\ufeffHello, how are you?\r\n\n  \n {not JSON\u2028either}\t\n[INST] 1\n\xff")
+    found = read(tmp_path / "rows.txt", "\ufeffHello, how are you?\r\n\n  \n {not JSON\u2028either}\t\n[INST] 1\n\xff")
     assert [said(row)[0][1] for row in found if isinstance(row, Conversation)] == [
         "Hello, how are you?",
         " {not JSON\u2028either}\t",
@@ -412,7 +412,7 @@ def test_a_text_file_is_one_prompt_a_line(tmp_path: Path) -> None:
         "ÿ",
     ]
     assert [row.line for row in found] == [1, 4, 5, 6]
-    assert detect_format(tmp_path / "rows") == "text_lines"
+    assert detect_format(tmp_path / "rows.txt") == "text_lines"
 
 
 @pytest.mark.parametrize("text", ['{"prompt": "Hi"}', "[1, 2]", "prompt,id"])

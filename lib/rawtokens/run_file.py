@@ -152,5 +152,9 @@ def _check(settings: RunFile) -> None:
 
 
 def _resolve(run_file: Path, name: str) -> str:
-    """A path as seen from the run file."""
-    return str((run_file.parent / Path(name).expanduser()).resolve())
+    """A path as seen from the run file; a hub data set's name stays, its folder on the disk is a path too."""
+    prefix = "hub:" if name.startswith("hub:") else ""
+    place = name.removeprefix(prefix)
+    if prefix and not place.startswith((".", "/", "~")):
+        return name
+    return prefix + str((run_file.parent / Path(place).expanduser()).resolve())

@@ -1,15 +1,15 @@
 """Prompt files of every format become conversations; a row that can't become one comes out with the reason.
 
 Rows in = conversations + rejections, in the files' order. A format is a module of this package with NAME, COLUMNS
-(a row must hold one of them), `matches(row)` and `to_conversation(row, *, source_id, line)`, entered in FORMATS;
-a container is a function of `containers`. This package does not know any tokenizer or template.
+(a row must hold one of them), `matches(row)` and `to_conversation(row, *, source_id, line, turns)`, entered in FORMATS;
+a container is told by `containers`, a hub data set read by `hub`. This package does not know any tokenizer or template.
 
 Reasons: bad_json, not_an_object, bad_value, bad_id, duplicate_id, missing_field, bad_turn, unknown_role,
-no_user_turn, empty_prompt, not_text, bad_tools, bad_tool_call, bad_arguments, tools_in_text,
+no_user_turn, empty_prompt, not_continuable, not_text, bad_tools, bad_tool_call, bad_arguments, tools_in_text,
 tool_result_without_call, end_inside_turn, lone_surrogate.
 Notices: leading_assistant, several_turns_after_the_last, empty_turn, nul_character, null_padding,
 unanswered_call, call_ids_of_the_file, developer_as_system, system_column_unread, tools_out_of_text,
-tools_differ, parameter_type_of_the_file, later_turns_without_answers.
+tools_differ, parameter_type_of_the_file, later_turns_without_answers, format_of_the_row, revision_not_pinned.
 """
 
 from collections import Counter
@@ -38,9 +38,11 @@ from . import (
     xlam,
 )
 from .containers import EXPECTED, open_rows
-from .rows import BadRow, Row, content_id, shown
+from .hub import PREFIX, hub_rows
+from .ids import SeenIds, identify
+from .rows import BadRow, Row, shown, with_lists
 from .tool_calls import without_padding
-from .turns import checked
+from .turns import TURNS, Turns, checked
 
 __all__ = ["FORMATS", "detect_format", "prompt_files", "read_conversations"]
 
@@ -58,7 +60,7 @@ class Format(Protocol):
     def matches(self, row: Mapping[str, Json], /) -> bool:
         """Whether the row has this format's shape."""
 
-    def to_conversation(self, row: Mapping[str, Json], /, *, source_id: str, line: int) -> Conversation:
+    def to_conversation(self, row: Mapping[str, Json], /, *, source_id: str, line: int, turns: Turns) -> Conversation:
         """The row as a conversation. Raises BadRow."""
 
 
@@ -78,31 +80,39 @@ _MODULES: tuple[Format, ...] = (
 FORMATS: dict[str, Format] = {module.NAME: module for module in _MODULES}
 """By name; a row has the first format that matches it, so a special form stands before the general one."""
 
+_GENERAL = {"hermes": "sharegpt", "toolace": "sharegpt", "xlam": "plain"}
+"""A special form, and the general one whose rows stand among its own."""
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 _COLUMNS = {column for module in _MODULES for column in module.COLUMNS} | set(_MEDIA)
 
 
 def read_conversations(
-    path: str | PathLike[str], *, format: str = "auto", limit: int | None = None
+    path: str | PathLike[str], *, format: str = "auto", turns: str = "last", limit: int | None = None
 ) -> Iterator[Conversation | Rejection]:
     """The conversations of a prompt file, or for a row that is none a rejection (stage "tokenize", key `ID#0`).
 
     `path` may be a glob: its files are read in the order of their names as one data set of one format; `line` is
-    the line in its file, and a rejection's detail begins with the file's name.
+    the line in its file, and a rejection's detail begins with the file's name. It may be a hub data set,
+    `hub:OWNER/NAME@REVISION#SPLIT` (see `hub`).
+    `format="auto"`: each row is read by the format that it has itself; where that is not the format of most of the
+    first rows, it says so with the notice format_of_the_row. `turns`: see `turns`.
     `source_id` is the row's own `id`, as text, or comes from its content. A second row of the same id (7 and "7"
-    are the same) is rejected, under a key that names its line, so that no two rows share a key. `limit` is the
-    number of rows read, rejected ones among them. The first file is opened and the format settled at once.
-    Raises InputError for a file that can't be read (at the place where it breaks, after the rows before it), an
+    are the same) is rejected, under the key `ID#rowN`, N its place in the data set, so that no two rows share a key.
+    `limit` is the number of rows read, rejected ones among them. The first file is opened and the format settled at
+    once. Raises InputError for a file that can't be read (at the place where it breaks, after the rows before it), an
     unknown format, or a missing column.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; expected a positive number of rows, or none for all")
     if format != "auto" and format not in FORMATS:
         raise InputError(f"format {format!r} is not known; expected auto or one of {', '.join(FORMATS)}")
+    asked = next((known for known in TURNS if known == turns), None)
+    if asked is None:
+        raise InputError(f"turns is {turns!r}; expected one of {', '.join(TURNS)}")
     rows = _rows(path, format)
     head = list(islice(rows, _HEAD))
     chosen = _choose(path, head, format)
-    return _conversations(islice(chain(head, rows), limit), chosen)
+    return _conversations(islice(chain(head, rows), limit), chosen, asked, mixed=format == "auto")
 
 
 def detect_format(path: str | PathLike[str]) -> str:
@@ -111,7 +121,12 @@ def detect_format(path: str | PathLike[str]) -> str:
 
 
 def prompt_files(path: str | PathLike[str]) -> list[Path]:
-    """The file, or the files of a glob, sorted. Raises InputError for a glob that finds none."""
+    """The file, or the files of a glob, sorted; none for a hub data set.
+
+    Raises InputError for a glob that finds none.
+    """
+    if str(path).startswith(PREFIX):
+        return []
     if Path(path).exists() or not has_magic(str(path)):
         return [Path(path)]
     names = glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob finds hidden files: half-done downloads
@@ -122,6 +137,9 @@ def prompt_files(path: str | PathLike[str]) -> list[Path]:
 
 
 def _rows(path: str | PathLike[str], wanted: str) -> Iterator[Row]:
+    if str(path).startswith(PREFIX):
+        yield from hub_rows(str(path))
+        return
     files = prompt_files(path)
     as_text = None if wanted == "auto" else wanted == text_lines.NAME
     for file in files:
@@ -132,7 +150,7 @@ def _rows(path: str | PathLike[str], wanted: str) -> Iterator[Row]:
 def _choose(path: str | PathLike[str], head: Sequence[Row], wanted: str) -> Format:
     if not head:
         raise InputError(f"{path} holds no rows; expected at least one prompt: check the path")
-    rows = [row.value for row in head if row.fault is None and isinstance(row.value, dict)]
+    rows = [with_lists(row.value) for row in head if row.fault is None and isinstance(row.value, dict)]
     if not rows:
         fault = head[0].fault[1] if head[0].fault else ""
         raise InputError(
@@ -147,7 +165,7 @@ def _choose(path: str | PathLike[str], head: Sequence[Row], wanted: str) -> Form
                 f"found: {found}. Set the format to auto or to the file's own"
             )
         return chosen
-    votes = Counter(name for row in rows if (name := _format_of(row)))
+    votes = Counter(module.NAME for row in rows if (module := _format_of(row)))
     if not votes:
         needs = ", ".join(f"{name} ({' or '.join(module.COLUMNS)})" for name, module in FORMATS.items())
         raise InputError(
@@ -155,14 +173,12 @@ def _choose(path: str | PathLike[str], head: Sequence[Row], wanted: str) -> Form
             "Rename the columns, or name the format"
         )
     name = max(FORMATS, key=lambda name: votes[name])
-    for special in (hermes.NAME, toolace.NAME):  # each reads ShareGPT's rows too, which stand among its own
-        if name == sharegpt.NAME and votes[special]:
-            name = special
-    return FORMATS[name]
+    special = next((name for name, general in _GENERAL.items() if votes[name] and votes[general]), name)
+    return FORMATS[special if name == _GENERAL.get(special) else name]
 
 
-def _format_of(row: Mapping[str, Json]) -> str:
-    return next((name for name, module in FORMATS.items() if _matches(module, row)), "")
+def _format_of(row: Mapping[str, Json]) -> Format | None:
+    return next((module for module in _MODULES if _matches(module, row)), None)
 
 
 def _matches(module: Format, row: Mapping[str, Json]) -> bool:
@@ -172,55 +188,43 @@ def _matches(module: Format, row: Mapping[str, Json]) -> bool:
         return False
 
 
-def _conversations(rows: Iterable[Row], chosen: Format) -> Iterator[Conversation | Rejection]:
-    seen: set[str] = set()
-    for row in rows:
-        source_id, problem = _identify(row)
-        if source_id in seen:
-            problem = problem or BadRow("duplicate_id", f"id {shown(source_id)} (as text) stands in an earlier row")
-        while source_id in seen:
-            source_id = f"{source_id}:line{row.line}"
-        seen.add(source_id)
-        yield _rejection(row, source_id, problem) if problem else _conversation(row, source_id, chosen)
+def _conversations(
+    rows: Iterable[Row], chosen: Format, turns: Turns, *, mixed: bool
+) -> Iterator[Conversation | Rejection]:
+    seen = SeenIds()
+    for number, row in enumerate(rows, start=1):
+        source_id, problem = identify(row, number)
+        if not seen.add(source_id):
+            twice = BadRow("duplicate_id", f"id {shown(source_id)} (as text) stands in an earlier row")
+            yield _rejection(row, f"{source_id}#row{number}", problem or twice)
+        elif problem:
+            yield _rejection(row, f"{source_id}#0", problem)
+        else:
+            yield _conversation(row, source_id, chosen, turns, mixed=mixed)
 
 
-def _conversation(row: Row, source_id: str, chosen: Format) -> Conversation | Rejection:
+def _conversation(row: Row, source_id: str, chosen: Format, turns: Turns, *, mixed: bool) -> Conversation | Rejection:
     assert isinstance(row.value, dict)  # a row without a fault
-    media = [name for name in _MEDIA if row.value.get(name)]
-    if media:
-        return _rejection(row, source_id, BadRow("not_text", f"{media[0]} is not empty; only text is read"))
+    value = with_lists(row.value)
+    own = (_format_of(value) if mixed else None) or chosen
+    notices = row.notices
+    if own is not chosen and _GENERAL.get(chosen.NAME) != own.NAME:
+        notices = (*notices, "format_of_the_row")
     try:
-        made = chosen.to_conversation(row.value, source_id=source_id, line=row.line)
+        media = next((name for name in _MEDIA if value.get(name)), None)
+        if media:
+            raise BadRow("not_text", f"{media} is not empty; only text is read")
+        made = own.to_conversation(value, source_id=source_id, line=row.line, turns=turns)
         tools = without_padding(made.tools)
         padding = () if tools is made.tools else ("null_padding",)
-        notices = dict.fromkeys((*row.notices, *padding, *made.notices))
-        return checked(replace(made, tools=tools, notices=tuple(notices)))
+        notices = tuple(dict.fromkeys((*notices, *padding, *made.notices)))
+        return checked(replace(made, tools=tools, notices=notices), turns)
     except BadRow as problem:
-        return _rejection(row, source_id, problem)
+        return _rejection(row, f"{source_id}#0", problem)
     except RecursionError:
-        return _rejection(row, source_id, BadRow("bad_value", "nested too deeply"))
+        return _rejection(row, f"{source_id}#0", BadRow("bad_value", "nested too deeply"))
 
 
-def _rejection(row: Row, source_id: str, problem: BadRow) -> Rejection:
+def _rejection(row: Row, key: str, problem: BadRow) -> Rejection:
     detail = f"{row.file}: {problem.detail}" if row.file else problem.detail
-    return Rejection(stage="tokenize", key=f"{source_id}#0", line=row.line, reason=problem.reason, detail=detail)
-
-
-def _identify(row: Row) -> tuple[str, BadRow | None]:
-    """The row's id, and what is wrong with the row or its id, if anything."""
-    try:
-        made = content_id(row.value)
-    except RecursionError:
-        return f"line-{row.line}", BadRow("bad_json", "nested too deeply")
-    if row.fault is not None:
-        return made, BadRow(*row.fault)
-    given = row.value.get("id") if isinstance(row.value, dict) else None
-    if given is None or given != given or (isinstance(given, str) and not given.strip()):
-        return made, None
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
-        return made, BadRow("bad_id", f"id must be text or a number, found {shown(given)}")
-    try:
-        str(given).encode()
-    except UnicodeEncodeError:
-        return made, BadRow("lone_surrogate", f"id {shown(given)} holds a lone surrogate, or a byte that is not UTF-8")
-    return str(given), None
+    return Rejection(stage="tokenize", key=key, line=row.line, reason=problem.reason, detail=detail)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from ..records import Conversation, Json
 from .rows import BadRow, load_json, shown
 from .tool_calls import Message, declarations
+from .turns import Turns
 
 NAME = "alpaca"
 COLUMNS = ("instruction",)
@@ -19,7 +20,7 @@ def matches(row: Mapping[str, Json]) -> bool:
     return isinstance(row.get("instruction"), str)
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     instruction, system = _text(row, "instruction"), _text(row, "system")
     context = _text(row, "input") or _text(row, "context")

@@ -15,6 +15,7 @@ from . import openai_messages
 from .rows import BadRow, load_json, shown
 from .schemas import with_standard_types
 from .tool_calls import declarations
+from .turns import Turns
 
 NAME = "bfcl"
 COLUMNS = ("question",)
@@ -26,7 +27,7 @@ def matches(row: Mapping[str, Json]) -> bool:
     return listed and ("function" in row or "involved_classes" in row)
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     question = row.get("question")
     if isinstance(question, str) and question.lstrip().startswith("["):
@@ -40,7 +41,7 @@ def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Co
         raise BadRow("missing_field", "function is missing: the functions of this row stand in other files of BFCL")
     declared = declarations([functions] if isinstance(functions, dict) else functions)
     tools, notices = with_standard_types(declared)
-    asked = openai_messages.to_conversation({"messages": question[0]}, source_id=source_id, line=line)
+    asked = openai_messages.to_conversation({"messages": question[0]}, source_id=source_id, line=line, turns=turns)
     if len(question) > 1:
         notices = (*notices, "later_turns_without_answers")
     return replace(asked, tools=tools, notices=(*asked.notices, *notices))

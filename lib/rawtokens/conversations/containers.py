@@ -1,41 +1,44 @@
-"""Prompt files as rows: JSON Lines, a JSON array, CSV, Parquet or text lines, told apart by their bytes alone.
+"""Prompt files as rows: JSON Lines, a JSON array, CSV, Parquet, Arrow or text lines, told apart by their bytes.
 
-All but a JSON array are streamed, through gzip and zstd too; an array is read whole. A line ends at \\n only (U+2028
-and U+0085 occur inside strings), a byte-order mark at the start is skipped, and blank lines are no rows. A byte that
-is not UTF-8 becomes a lone surrogate, so that it costs its own row and nothing else. A file that breaks off or is
-damaged raises at the place, after the rows before it. This module does not know any format, only column names.
+All of them are streamed, through gzip and zstd too; Parquet and Arrow that are packed are unpacked onto the disk
+first. A byte-order mark at the start is skipped. A byte that is not UTF-8 becomes a lone surrogate, so that it costs
+its own row and nothing else. A file that breaks off or is damaged raises at the place, after the rows before it.
+Nearly any file could pass for text lines, so these are read only from a file named .txt (.txt.gz, .txt.zst) whose
+bytes are none of the others, or where they are asked for. This module does not know any format, only column names.
 """
 
 import json
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from ..errors import InputError
-from ..records import Json, open_parquet
+from .arrow_rows import arrow_rows, parquet_rows
 from .compression import head_of, open_bytes, unpacked
 from .csv_rows import csv_rows, delimiter_of
-from .rows import BrokenFile, Row, error_text, shown, without_nulls
+from .json_rows import array_rows, line_rows
+from .rows import ROW_LIMIT, BrokenFile, Row
 
 _BOM = b"\xef\xbb\xbf"
-_BATCH = 256  # rows; OpenCodeInstruct rows of 10 kB make 2.6 MB a batch
 _HEAD = 65536  # bytes that decide the container
-_ARRAY = re.compile(rb"""\s*\[\s*[\[\]{"0-9-]""")  # "[Verse] .." is text
+_ARRAY = re.compile(rb"""\s*\[\s*([\[\]{"0-9-]|(true|false|null|NaN|Infinity)\b)""")  # "[Verse] .." is text
+_ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
+_TEXT_NAME = re.compile(r"\.txt(\.gz|\.zst|\.zstd)?\Z", re.IGNORECASE)
+_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
 _REFUSED = {
     b"\x1f\x8b": "compressed twice; unpack it once",
     b"\x28\xb5\x2f\xfd": "compressed twice; unpack it once",
     b"PK\x03\x04": "a zip archive; unpack it",
     b"BZh91AY&SY": "bzip2-compressed; unpack it with bunzip2",
     b"\xfd7zXZ": "xz-compressed; unpack it with xz -d",
-    b"ARROW1": "an Arrow file; write it as Parquet",
-    b"\xff\xff\xff\xff": "an Arrow stream; write it as Parquet",
     b"\xff\xfe": "UTF-16; convert it to UTF-8 with iconv",
     b"\xfe\xff": "UTF-16; convert it to UTF-8 with iconv",
 }
-EXPECTED = "JSON Lines, a JSON array of objects, CSV with a header, Parquet, or text lines"
+EXPECTED = "JSON Lines, a JSON array of objects, CSV with a header, Parquet, Arrow, or text lines"
 
 Reader = Callable[[Path], Iterator[Row]]
 
@@ -44,10 +47,15 @@ def open_rows(path: Path, *, columns: Collection[str], text_lines: bool | None =
     """The rows of a prompt file. Raises InputError where it can't be read, at the line that was reached.
 
     `columns` are names that make a first line a CSV header. `text_lines`: True takes each line as a prompt, False
-    never, None where nothing else fits.
+    never, None where the name ends in .txt and nothing else fits.
     """
     reached = 0
     try:
+        if path.is_dir():
+            raise InputError(
+                f"{path} is a directory; expected a file, a pattern such as {path}/*.parquet, or hub:{path} for the "
+                "folder of a data set"
+            )
         for row in _reader(path, columns, text_lines)(path):
             yield row
             reached = row.line
@@ -68,49 +76,76 @@ def _reader(path: Path, columns: Collection[str], text_lines: bool | None) -> Re
         if start.startswith(magic):
             raise InputError(f"{path} is {what}; expected {EXPECTED}")
     if start.startswith(b"PAR1"):
-        return _parquet_rows
+        return partial(_unpacked_rows, parquet_rows)
+    if start.startswith(_ARROW):
+        return partial(_unpacked_rows, arrow_rows)
     if text_lines:
         return _text_rows
     start = start.removeprefix(_BOM)
-    if _ARRAY.match(start):
-        return _array_rows
     lines = [line for line in start.split(b"\n") if line.strip()]
-    if not lines or _is_json_lines(lines):
-        return _json_rows
-    delimiter = delimiter_of(lines[0].decode("utf-8", "replace"), columns)
+    if not lines:
+        return _line_rows
+    if _is_utf16(start):
+        raise InputError(f"{path} is UTF-16 without a mark; convert it to UTF-8 with iconv; expected {EXPECTED}")
+    named_text = text_lines is None and _TEXT_NAME.search(path.name) is not None
+    if (_ARRAY_OF_OBJECTS if named_text else _ARRAY).match(start) and not _is_whole_value(lines):
+        return _array_rows
+    if _is_json_lines(lines, torn_first=not named_text):
+        return _line_rows
+    delimiter = delimiter_of(lines[0].decode("utf-8", "replace"), columns, unknown_too=not named_text)
     if delimiter:
         return lambda path: csv_rows(_lines(path), delimiter)
-    return _json_rows if text_lines is False or b"\0" in start else _text_rows
+    if named_text:
+        return _text_rows
+    raise InputError(
+        f"{path} is none of the files that are read; expected {EXPECTED}. Its first line: {lines[0][:80]!r}. To take "
+        "each line as a prompt, set the format to text_lines or let the name end in .txt"
+    )
 
 
-def _is_json_lines(lines: list[bytes]) -> bool:
-    """Whether the first line begins an object, which may be torn, or any line is one."""
-    if lines[0].lstrip().startswith(b"{"):
+def _is_utf16(start: bytes) -> bool:
+    """Whether every other one of the first bytes is a NUL, as in English text of UTF-16."""
+    return len(start) >= 4 and (
+        (start[1:8:2].count(0) == len(start[1:8:2]) and 0 not in start[0:8:2])
+        or (start[0:8:2].count(0) == len(start[0:8:2]) and 0 not in start[1:8:2])
+    )
+
+
+def _is_whole_value(lines: list[bytes]) -> bool:
+    """Whether the first of several lines is JSON by itself: then each line is a row, though the first is an array."""
+    return len(lines) > 1 and _decoded(lines[0]) is not None
+
+
+def _is_json_lines(lines: list[bytes], *, torn_first: bool) -> bool:
+    """Whether any line is an object; or the first begins one, which may be torn."""
+    if torn_first and lines[0].lstrip().startswith(b"{"):
         return True
-    for line in lines:
-        try:
-            if line.lstrip().startswith(b"{") and isinstance(json.loads(line), dict):
-                return True
-        except (ValueError, RecursionError):
-            continue
-    return False
+    return any(line.lstrip().startswith(b"{") and isinstance(_decoded(line), dict) for line in lines)
+
+
+def _decoded(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) with its end."""
+    """(line, text) with its end. Raises BrokenFile for a line that is no row's."""
     with open_bytes(path) as file:
-        for line, raw in enumerate(file, start=1):
+        for line, raw in enumerate(iter(partial(file.readline, ROW_LIMIT + 1), b""), start=1):
+            if len(raw) > ROW_LIMIT:
+                raise BrokenFile(f"has a line of more than {ROW_LIMIT >> 20} MiB, line {line}; expected a row a line")
             yield line, (raw.removeprefix(_BOM) if line == 1 else raw).decode("utf-8", "surrogateescape")
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
-    for line, text in _lines(path):
-        if not text.strip(" \t\r\n\v\f"):
-            continue
-        try:
-            yield _row(line, json.loads(text))
-        except (ValueError, RecursionError) as error:
-            yield Row(line=line, value=text, fault=("bad_json", error_text(error)))
+def _line_rows(path: Path) -> Iterator[Row]:
+    return line_rows(_lines(path))
+
+
+def _array_rows(path: Path) -> Iterator[Row]:
+    with open_bytes(path) as file:
+        yield from array_rows(file)
 
 
 def _text_rows(path: Path) -> Iterator[Row]:
@@ -119,55 +154,6 @@ def _text_rows(path: Path) -> Iterator[Row]:
             yield Row(line=line, value={"text_line": text.removesuffix("\n").removesuffix("\r")})
 
 
-def _array_rows(path: Path) -> Iterator[Row]:
-    with open_bytes(path) as file:
-        text = file.read().removeprefix(_BOM).decode("utf-8", "surrogateescape")
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BrokenFile(
-            f"begins a JSON array that is broken ({error_text(error)}); expected one array of objects: "
-            "get the file again, or turn it into JSON Lines, where a bad row costs itself alone"
-        ) from error
-    del text
-    for line, item in enumerate(items, start=1):
-        yield _row(line, item)
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    line = 0
-    with unpacked(path) as source, open_parquet(source) as file:
-        for batch in file.iter_batches(batch_size=_BATCH):
-            for value in _parquet_values(batch):
-                line += 1
-                if isinstance(value, ValueError):
-                    yield Row(line=line, value=f"{path.name}:{line}", fault=("bad_value", error_text(value)))
-                else:
-                    yield _parquet_row(line, value)
-
-
-def _parquet_values(batch: pa.RecordBatch) -> Iterator[dict[str, Json] | ValueError]:
-    """A batch as Python values; where a value can't be had (bytes that are not UTF-8), row by row."""
-    try:
-        yield from batch.to_pylist()
-        return
-    except ValueError:
-        pass
-    for index in range(batch.num_rows):
-        try:
-            yield batch.slice(index, 1).to_pylist()[0]
-        except ValueError as error:
-            yield error
-
-
-def _parquet_row(line: int, value: dict[str, Json]) -> Row:
-    """Arrow gives every nested object the union of all keys: the padding is taken out, and said."""
-    present = {key: member for key, member in value.items() if member is not None}
-    stripped = {key: without_nulls(member) for key, member in present.items()}
-    return Row(line=line, value=stripped, notices=("null_padding",) if stripped != present else ())
-
-
-def _row(line: int, value: Json) -> Row:
-    if isinstance(value, dict):
-        return Row(line=line, value=value)
-    return Row(line=line, value=value, fault=("not_an_object", f"expected a JSON object, found {shown(value)}"))
+def _unpacked_rows(read: Callable[[Path, str], Iterator[Row]], path: Path) -> Iterator[Row]:
+    with unpacked(path) as source:
+        yield from read(source, path.name)

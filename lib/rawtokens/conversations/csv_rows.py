@@ -9,15 +9,17 @@ import csv
 import re
 from collections.abc import Collection, Iterator
 
-from .rows import BrokenFile, Row
+from .rows import ROW_LIMIT, BrokenFile, Row
 
 _DELIMITERS = ",\t;"
 _NAME = re.compile(r"\w[\w.-]*")
-_CELL = 64 * 2**20  # characters; a quote left open would read the rest of a file into one cell
 
 
-def delimiter_of(header: str, columns: Collection[str]) -> str:
-    """The delimiter that makes a line a header: a cell is one of `columns`, or all of several are names; or ""."""
+def delimiter_of(header: str, columns: Collection[str], *, unknown_too: bool) -> str:
+    """The delimiter that makes a line a header, or "".
+
+    A cell must be one of `columns`; with `unknown_too` it does that all of several cells are names.
+    """
     for delimiter in _DELIMITERS:
         try:
             cells = [cell.strip() for cell in next(csv.reader([header.rstrip("\r\n")], delimiter=delimiter), [])]
@@ -25,14 +27,14 @@ def delimiter_of(header: str, columns: Collection[str]) -> str:
             continue
         if any(cell in columns for cell in cells):
             return delimiter
-        if len(cells) > 1 and all(_NAME.fullmatch(cell) for cell in cells):
+        if unknown_too and len(cells) > 1 and all(_NAME.fullmatch(cell) for cell in cells):
             return delimiter
     return ""
 
 
 def csv_rows(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[Row]:
     """The rows; `line` is that of a row's first line. Raises BrokenFile with the line where the file is broken."""
-    csv.field_size_limit(_CELL)  # of the whole process; nothing else here reads CSV
+    csv.field_size_limit(ROW_LIMIT)  # of the whole process; nothing else here reads CSV
     reader = csv.reader((text for _, text in lines), delimiter=delimiter, strict=True)
     names: list[str] = []
     line = 1

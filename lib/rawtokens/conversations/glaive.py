@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from ..records import Conversation, Json
 from .rows import BadRow, shown
 from .tool_calls import Message, call, declarations, linked
-from .turns import last_turn
+from .turns import Turns, last_turn
 
 NAME = "glaive"
 COLUMNS = ("chat",)
@@ -35,15 +35,15 @@ def matches(row: Mapping[str, Json]) -> bool:
     return isinstance(chat, str) and _TURN.match(chat) is not None
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     chat, system = row.get("chat"), row.get("system") or ""
     if not isinstance(chat, str) or not isinstance(system, str):
         raise BadRow("missing_field", f"chat and system must be text, found {shown(chat)} and {shown(system)}")
-    turns = _turns(chat)
-    count, notices = last_turn([role for role, _ in turns])
+    spoken = _turns(chat)
+    count, notices = last_turn([role for role, _ in spoken], turns)
     prompt, tools = _system(system)
-    messages, more = linked([*prompt, *(_message(role, text) for role, text in turns[:count])])
+    messages, more = linked([*prompt, *(_message(role, text) for role, text in spoken[:count])])
     return Conversation(source_id=source_id, line=line, messages=messages, tools=tools, notices=(*notices, *more))
 
 

@@ -15,6 +15,7 @@ from ..records import Conversation, Json
 from . import sharegpt
 from .rows import BadRow, load_literal, shown
 from .tool_calls import Message, declarations, linked
+from .turns import Turns
 
 NAME = "hermes"
 COLUMNS = ("conversations",)
@@ -38,14 +39,14 @@ def matches(row: Mapping[str, Json]) -> bool:
     )
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
-    turns, notices = sharegpt.asked_turns(row)
+    asked, notices = sharegpt.asked_turns(row, turns)
     column = declarations(row.get("tools"))
     found: set[str] = set()
     block: tuple[Message, ...] = ()
     messages: list[Message] = []
-    for speaker, text in turns:
+    for speaker, text in asked:
         if speaker == "system" and "<tools>" in text:
             text, block = _system(text, needed=not column)
             found.add("tools_out_of_text")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ..records import Conversation, Json
 from .rows import BadRow, load_json, shown
 from .tool_calls import Message, call, declarations, linked
-from .turns import ROLES, last_turn
+from .turns import ROLES, Turns, last_turn
 
 NAME = "openai_messages"
 COLUMNS = ("messages",)
@@ -21,13 +21,13 @@ def matches(row: Mapping[str, Json]) -> bool:
     return turns is not None and all("role" in turn for turn in turns if isinstance(turn, dict))
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     listed = _listed(row)
     if listed is None:
         raise BadRow("missing_field", f"messages must be a list, found {shown(row.get('messages'))}")
     roles = [_role(turn) for turn in listed]
-    count, notices = last_turn(roles)
+    count, notices = last_turn(roles, turns)
     kept = [turn for turn in listed[:count] if isinstance(turn, dict)]
     messages, more = linked(_message(role, turn) for role, turn in zip(roles, kept, strict=False))
     if any(turn["role"] == "developer" for turn in kept):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..records import Conversation, Json
 from .rows import BadRow, shown
+from .turns import Turns
 
 NAME = "opencodeinstruct"
 COLUMNS = ("input",)
@@ -17,7 +18,7 @@ def matches(row: Mapping[str, Json]) -> bool:
     return "input" in row and not _OTHERS.isdisjoint(row)
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     text = row.get("input")
     if not isinstance(text, str):

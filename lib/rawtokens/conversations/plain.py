@@ -11,6 +11,7 @@ from ..records import Conversation, Json
 from . import openai_messages
 from .rows import BadRow, shown
 from .tool_calls import Message, declarations
+from .turns import Turns
 
 NAME = "plain"
 COLUMNS = ("prompt", "question", "query", "problem")
@@ -20,12 +21,12 @@ def matches(row: Mapping[str, Json]) -> bool:
     return isinstance(_prompt(row), str | list)
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     found = _prompt(row)
     if isinstance(found, list):
         listed = {"messages": found, "tools": row.get("tools")}
-        return openai_messages.to_conversation(listed, source_id=source_id, line=line)
+        return openai_messages.to_conversation(listed, source_id=source_id, line=line, turns=turns)
     if not isinstance(found, str):
         raise BadRow("missing_field", f"expected text in one of {', '.join(COLUMNS)}; found {shown(found)}")
     system = row.get("system") or row.get("system_prompt") or ""

@@ -1,16 +1,19 @@
-"""What containers and formats share: a row, the error of a bad row, exact JSON, an id from content.
+"""What containers and formats share: a row, the error of a bad row, exact JSON.
 
 This module does not know any format.
 """
 
 import ast
-import hashlib
 import json
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
 from ..records import Json
+
+ROW_LIMIT = 64 * 2**20  # bytes or characters; a quote left open would read the rest of a file as one row
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +50,24 @@ def shown(value: object) -> str:
 
 
 def load_json(text: str, what: str, reason: str) -> Json:
-    """JSON that stands as text inside a row. Raises BadRow(reason) where it is invalid, NaN included."""
+    """JSON that stands as text inside a row. Raises BadRow(reason) where it is invalid or holds NaN or a key twice."""
     try:
-        value: Json = json.loads(text, parse_constant=_refuse)
+        value: Json = _STRICT.decode(text)
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BadRow(reason, f"{what} is not valid JSON ({error_text(error)}): {shown(text)}") from error
     return value
+
+
+def with_lists(row: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The row with its lists of turns that stand as JSON text read, once for all formats; broken ones stay text."""
+    made = dict(row)
+    for name in ("conversations", "messages"):
+        text = row.get(name)
+        if isinstance(text, str) and text.lstrip().startswith("["):
+            with suppress(BadRow):
+                made[name] = load_json(text, name, "missing_field")
+    return made
 
 
 def load_literal(text: str, what: str, reason: str) -> Json:
@@ -88,11 +102,18 @@ def without_nulls(value: Json) -> Json:
     return value
 
 
-def content_id(value: Json) -> str:
-    """An id from content: the same on every machine, whatever the container, the order of keys and the null padding."""
-    text = json.dumps(without_nulls(value), sort_keys=True, separators=(",", ":"), default=str)
-    return "sha256-" + hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """An object's members. Python's own reader lets the last of two equal keys win, without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {shown(next(key for key in keys if keys.count(key) > 1))} stands twice")
+    return made
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_once)
+_STRICT = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)

@@ -7,12 +7,13 @@ inside a text: a row with Hermes-style tools or calls in it is refused, for it w
 at all; `hermes` and `toolace` read such rows.
 """
 
+import re
 from collections.abc import Mapping
 
 from ..records import Conversation, Json
 from .rows import BadRow, load_json, shown
 from .tool_calls import Message, call, declarations, linked
-from .turns import last_turn
+from .turns import Turns, last_turn
 
 NAME = "sharegpt"
 COLUMNS = ("conversations",)
@@ -31,6 +32,7 @@ ROLES = {
 }
 CALLS = ("function_call", "function-call")
 _HERMES = {"system": "<tools>", "assistant": "<tool_call>"}
+TOOLACE_TOOLS = re.compile(r"\[\s*\{\s*\"name\"\s*:")
 
 
 def matches(row: Mapping[str, Json]) -> bool:
@@ -38,10 +40,10 @@ def matches(row: Mapping[str, Json]) -> bool:
     return turns is not None and all("from" in turn for turn in turns if isinstance(turn, dict))
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
-    turns, notices = asked_turns(row)
-    messages, more = linked(_message(speaker, text) for speaker, text in turns)
+    asked, notices = asked_turns(row, turns)
+    messages, more = linked(_message(speaker, text) for speaker, text in asked)
     return Conversation(
         source_id=source_id,
         line=line,
@@ -51,24 +53,24 @@ def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Co
     )
 
 
-def asked_turns(row: Mapping[str, Json]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """(speaker, text) of the turns up to the one to be answered, the system column first, and the notices.
+def asked_turns(row: Mapping[str, Json], turns: Turns) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """(speaker, text) of the turns up to the one to be answered or continued, the system column first, and the notices.
 
     Raises BadRow.
     """
     listed = _listed(row)
     if listed is None:
         raise BadRow("missing_field", f"conversations must be a list of turns, found {shown(row.get('conversations'))}")
-    turns = [_turn(turn) for turn in listed]
+    spoken = [_turn(turn) for turn in listed]
     system = row.get("system")
     unread = False
     if isinstance(system, str) and system.strip():
-        unread = bool(turns) and turns[0][0] == "system"
-        turns = turns if unread else [("system", system), *turns]
-    count, notices = last_turn([ROLES[speaker] for speaker, _ in turns])
-    if unread and turns[0][1] != system:
+        unread = bool(spoken) and spoken[0][0] == "system"
+        spoken = spoken if unread else [("system", system), *spoken]
+    count, notices = last_turn([ROLES[speaker] for speaker, _ in spoken], turns)
+    if unread and spoken[0][1] != system:
         notices = (*notices, "system_column_unread")
-    return [(speaker, _text(speaker, value)) for speaker, value in turns[:count]], notices
+    return [(speaker, _text(speaker, value)) for speaker, value in spoken[:count]], notices
 
 
 def called(text: str) -> list[Json]:
@@ -110,6 +112,8 @@ def _message(speaker: str, text: str) -> Message:
     role = ROLES[speaker]
     if role in _HERMES and _HERMES[role] in text:
         raise BadRow("tools_in_text", f"{_HERMES[role]} in a {speaker} turn: set the format to hermes")
+    if role == "system" and TOOLACE_TOOLS.search(text):
+        raise BadRow("tools_in_text", "a list of functions in a system turn: set the format to toolace")
     if speaker not in CALLS:
         return {"role": role, "content": text}
     return {"role": role, "content": "", "tool_calls": called(text)}

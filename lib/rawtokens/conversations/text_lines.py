@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ..records import Conversation, Json
 from .rows import BadRow, shown
+from .turns import Turns
 
 NAME = "text_lines"
 COLUMNS = ("text_line",)
@@ -17,7 +18,7 @@ def matches(row: Mapping[str, Json]) -> bool:
     return isinstance(row.get("text_line"), str)
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     text = row.get("text_line")
     if not isinstance(text, str):

@@ -31,7 +31,10 @@ def call(name: Json, arguments: Json, call_id: Json = None) -> Message:
     found = load_json(arguments, what, "bad_arguments") if isinstance(arguments, str) else arguments
     if not isinstance(found, dict):
         raise BadRow("bad_arguments", f"{what} must be a JSON object, found {shown(arguments)}")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    try:
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    except (TypeError, RecursionError) as error:  # Arrow has dates and bytes
+        raise BadRow("bad_arguments", f"{what} hold what JSON can't: {str(error)[:80]}") from error
     entry: Message = {"type": "function", "function": {"name": name, "arguments": text}}
     return {"id": call_id, **entry} if call_id else entry
 

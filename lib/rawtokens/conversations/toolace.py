@@ -17,10 +17,11 @@ from . import sharegpt
 from .rows import BadRow, load_literal, shown
 from .schemas import with_standard_types
 from .tool_calls import Message, call, declarations, linked
+from .turns import Turns
 
 NAME = "toolace"
 COLUMNS = ("conversations",)
-_TOOLS = re.compile(r"\[\s*\{\s*\"name\"\s*:")
+_TOOLS = sharegpt.TOOLACE_TOOLS
 _HOW_TO_CALL = re.compile(r"\[\s*\w+\(")
 _CALL = re.compile(r"\[\s*[^\[\](){}\"'=,]+\(")
 _KEY = re.compile(r"[^()\[\]{}\"'=]+")
@@ -33,13 +34,13 @@ def matches(row: Mapping[str, Json]) -> bool:
     return isinstance(system, str) and sharegpt.matches(row) and _TOOLS.search(system) is not None
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
-    turns, notices = sharegpt.asked_turns(row)
+    asked, notices = sharegpt.asked_turns(row, turns)
     messages: list[Message] = []
     declared: tuple[Message, ...] = ()
     found: tuple[str, ...] = ()
-    for place, (speaker, text) in enumerate(turns):
+    for place, (speaker, text) in enumerate(asked):
         if speaker == "system" and place == 0 and _TOOLS.search(text):
             text, declared = _system(text)
             found = ("tools_out_of_text",)

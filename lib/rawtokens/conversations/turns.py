@@ -1,25 +1,31 @@
 """Which turn is asked, and whether what leads to it can be rendered.
 
-turns="last": the final user (or tool) turn is to be answered. This module does not know any format.
+turns="last": the final user (or tool) turn is to be answered. turns="continue": the final assistant turn stays, as the
+beginning of the answer that the model goes on with, character by character as the file has it. This module does not
+know any format, nor whether a template renders a beginning unchanged.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from msgspec.structs import replace
 
-from ..records import Conversation
+from ..records import Conversation, Json
 from .rows import BadRow
 
+Turns = Literal["last", "continue"]
+TURNS: tuple[Turns, ...] = ("last", "continue")
 ROLES = ("system", "user", "assistant", "tool")
 ASKED = ("user", "tool")
 
 
-def last_turn(roles: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """How many turns to keep, so that the last one is to be answered, and the notices.
+def last_turn(roles: Sequence[str], turns: Turns) -> tuple[int, tuple[str, ...]]:
+    """How many turns to keep, so that the last one is to be answered or continued, and the notices.
 
     A final assistant turn goes without a notice: it is the answer that the target gives anew. It is cut before
-    it is parsed, so that a broken old answer costs no prompt. Raises BadRow("no_user_turn").
+    it is parsed, so that a broken old answer costs no prompt. With "continue" all turns stay.
+    Raises BadRow("no_user_turn").
     """
     count = max((index + 1 for index, role in enumerate(roles) if role in ASKED), default=0)
     if count == 0:
@@ -29,10 +35,10 @@ def last_turn(roles: Sequence[str]) -> tuple[int, tuple[str, ...]]:
         notices.append("leading_assistant")
     if list(roles[count:]) not in ([], ["assistant"]):
         notices.append("several_turns_after_the_last")
-    return count, tuple(notices)
+    return count if turns == "last" else len(roles), tuple(notices)
 
 
-def checked(conversation: Conversation) -> Conversation:
+def checked(conversation: Conversation, turns: Turns) -> Conversation:
     """The conversation with notices on odd turns. Raises BadRow for what no template and no tokenizer can take."""
     try:
         parts = [conversation.messages, conversation.tools]
@@ -52,4 +58,15 @@ def checked(conversation: Conversation) -> Conversation:
     spoken = [str(message["content"]) for message in conversation.messages if not message.get("tool_calls")]
     if not all(text.strip() for text in spoken):
         notices.append("empty_turn")
-    return replace(conversation, notices=tuple(notices))
+    if turns == "continue":
+        _check_beginning(last)
+    return replace(conversation, continue_final=turns == "continue", notices=tuple(notices))
+
+
+def _check_beginning(last: Mapping[str, Json]) -> None:
+    if last["role"] != "assistant":
+        raise BadRow("not_continuable", f"the last turn is by the {last['role']}; expected the beginning of an answer")
+    if last.get("tool_calls"):
+        raise BadRow("not_continuable", "the last turn holds tool calls, which have no beginning to go on with")
+    if not str(last["content"]).strip():
+        raise BadRow("not_continuable", "the beginning of the answer is empty or whitespace")

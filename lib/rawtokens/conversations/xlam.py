@@ -10,6 +10,7 @@ from ..records import Conversation, Json
 from .rows import BadRow, shown
 from .schemas import from_flat
 from .tool_calls import declarations
+from .turns import Turns
 
 NAME = "xlam"
 COLUMNS = ("query",)
@@ -19,7 +20,7 @@ def matches(row: Mapping[str, Json]) -> bool:
     return isinstance(row.get("query"), str) and "tools" in row
 
 
-def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int) -> Conversation:
+def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
     """Raises BadRow."""
     query = row.get("query")
     if not isinstance(query, str):
