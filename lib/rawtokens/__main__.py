@@ -24,19 +24,21 @@ DEMO_MODEL = ROOT / ".demo-model"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 stopped and can be resumed, 2 bad input."""
     signal.signal(signal.SIGTERM, _stop)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    again = f"; go on with: {shlex.join(['rawtokens', *given])}" if given[:1] == ["run"] else ""
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser().parse_args(given)
         code: int = options.command(options)
         sys.stdout.flush()
     except RawTokensError as error:
-        return _say(str(error), error.exit_code)
+        return _say(f"{error}{again if error.exit_code == 1 else ''}", error.exit_code)
     except BrokenPipeError:  # whoever read standard output has gone, `rawtokens status RUN | head` for one
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
         return _say("standard output was closed; what was done stays", 1)
     except OSError as error:
-        return _say(f"{error}; mend that, then run the same command", 1)
+        return _say(f"{error}; mend that, then run the same command{again}", 1)
     except KeyboardInterrupt:
-        return _say("stopped; run the same command to go on", 1)
+        return _say(f"stopped; run the same command to go on{again}", 1)
     return code
 
 
@@ -65,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
     status = commands.add_parser("status", help="what of a run is there, and what is missing")
     status.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    status.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
     status.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     status.set_defaults(command=_status)
 
@@ -157,20 +160,10 @@ def _demo_server() -> Iterator[Callable[[], str]]:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from .journal import journal_paths, read_keys, read_rejections
-    from .planned import count_missing
-    from .prompts import PROMPTS
-    from .run_file import load_run_file
+    from .run_status import status_lines
 
-    settings = load_run_file(options.run_file)
-    for name in settings.datasets:
-        folder = options.outputs / settings.run / name
-        if not (folder / PROMPTS).exists():
-            print(f"{name}: no prompts yet; stage 01 has not run")
-            continue
-        generated = sum(1 for path in journal_paths(folder) for _ in read_keys(path))
-        missing = count_missing(folder, settings.sampling.samples_per_prompt)
-        print(f"{name}: {generated} generated, {missing} missing, {len(read_rejections(folder))} rejected")
+    for line in status_lines(_plan(options, options.dataset)):
+        print(line, flush=True)
     return 0
 
 

@@ -10,14 +10,13 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from IPython.display import DisplayHandle
 
 from .errors import RunStopped
 from .journal import JOURNAL, write_atomically
@@ -64,8 +63,7 @@ class ProgressReports:
         self._paces: deque[Pace] = deque(maxlen=_PACES)
         self._shown_at = float("-inf")
         self._written: ProgressFile | None = None
-        self._display = DisplayHandle() if os.environ.get("JPY_SESSION_NAME") else None  # type: ignore[no-untyped-call]
-        self._displayed = False
+        self._display = _in_place() if os.environ.get("JPY_SESSION_NAME") else None
 
     def __call__(self, progress: Progress) -> None:
         """Keep and, from time to time, show where the run is. A file that can't be written stops no run."""
@@ -109,9 +107,7 @@ class ProgressReports:
         if self._display is None:
             print(line, flush=True)
             return
-        show = self._display.update if self._displayed else self._display.display
-        show({"text/plain": line}, raw=True)  # type: ignore[no-untyped-call]
-        self._displayed = True
+        self._display(line)
 
 
 async def until_stopped(work: Awaitable[Progress], reports: ProgressReports) -> str:
@@ -195,6 +191,20 @@ def require_through(reason: str, *, folder: Path) -> None:
     """What the last cell of notebook 02 asks: raise RunStopped where `until_stopped` gave a reason."""
     if reason:
         raise RunStopped(f"{folder.name}: {reason}; what came is kept, run the same again to go on")
+
+
+def _in_place() -> Callable[[str], None]:
+    """What shows a line in the place of the one before it, as JupyterLab can."""
+    from IPython.display import DisplayHandle  # takes 0.8 s, which `rawtokens status` need not wait for
+
+    handle = DisplayHandle()  # type: ignore[no-untyped-call]
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        (handle.update if shown else handle.display)({"text/plain": line}, raw=True)  # type: ignore[no-untyped-call]
+        shown[:] = [line]
+
+    return show
 
 
 def _now() -> str:
