@@ -28,7 +28,7 @@ from rawtokens.verification import verify_journal
 
 ROOT = Path(__file__).parents[1]
 END, USER, OPENER, CLOSER = 163586, 163587, 163606, 163607
-MARKERS = Markers(family="kimi", opener=(OPENER,), closer=(CLOSER,), turn_end=END, role_ids=(USER,))
+MARKERS = Markers(family="kimi", opener=(OPENER,), closer=(CLOSER,), turn_ends=(END,), role_ids=(USER,))
 WHOLE = [1008, CLOSER, 5, END]
 CUT = [1008, 1009, 1010]
 PROMPTS = 6

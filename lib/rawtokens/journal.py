@@ -8,7 +8,7 @@ a good response is, and it never rewrites a line that ends with a newline.
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,9 +95,9 @@ def open_journal(path: Path, *, wait_seconds: float = 10.0) -> Iterator[Journal]
     data set is being written in another number of shards, InputError for a line that is no record, and RunStopped
     where the folder can't be written.
     """
-    with lock(path.with_suffix(".lock"), wait_seconds=wait_seconds):
-        for other in sorted(path.parent.glob("raw_responses*.lock")):
-            if _shards_of(other) not in (None, _shards_of(path)):
+    with lock(lock_path(path), wait_seconds=wait_seconds):
+        for other in lock_paths(path.parent):
+            if _shards_of(other) != _shards_of(path):
                 refuse_locked(other)
         try:
             repair_tail(path)
@@ -163,6 +163,16 @@ def journal_paths(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("raw_responses*.jsonl") if _shards_of(path))
 
 
+def lock_path(path: Path) -> Path:
+    """The lock of a journal's writer."""
+    return path.with_suffix(".lock")
+
+
+def lock_paths(folder: Path) -> list[Path]:
+    """The locks of all writers that a data set has had."""
+    return sorted(path for path in folder.glob("raw_responses*.lock") if _shards_of(path))
+
+
 def rejection_paths(folder: Path) -> list[Path]:
     """The files of rejections of a data set: rejected.jsonl, and one a shard (rejected.I-of-N.jsonl)."""
     return sorted(path for path in folder.glob("rejected*.jsonl") if _shards_of(path))
@@ -187,7 +197,20 @@ def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection]
     before = list(_rejections(path))
     lines = [*(rejection for rejection in before if rejection.stage != stage), *rejections]
     if lines != before or (shard == WHOLE and not path.exists()):
-        write_atomically(path, b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in lines))
+        _write_rejections(path, lines)
+
+
+def remove_rejections(folder: Path, keys: Set[str]) -> None:
+    """Take the generations with these keys out of every file of rejections, each atomically."""
+    for path in rejection_paths(folder):
+        before = list(_rejections(path))
+        kept = [item for item in before if item.stage != "generate" or item.key not in keys]
+        if kept != before:
+            _write_rejections(path, kept)
+
+
+def _write_rejections(path: Path, rejections: Iterable[Rejection]) -> None:
+    write_atomically(path, b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in rejections))
 
 
 def _rejections(path: Path) -> Iterator[Rejection]:

@@ -58,7 +58,7 @@ def refuse_locked(path: Path) -> None:
     with file:
         if not _taken(file, path, fcntl.LOCK_SH):
             raise LockedError(
-                f"{path.parent} is being written by {_owner(file)} in another number of shards "
+                f"{path.parent} is being written by {_owner(file)} as a whole or in another number of shards "
                 f"({path.name}); wait for it or stop it, then run again"
             )
 

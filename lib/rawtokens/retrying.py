@@ -25,17 +25,20 @@ from .journal import (
     REJECTED,
     journal_paths,
     key_of,
-    lock,
+    lock_path,
+    lock_paths,
     read_keys,
     read_rejections,
+    remove_rejections,
     response_of,
     write_atomically,
-    write_rejections,
 )
+from .locking import lock
 from .pipeline import STAGES_LOCK, Plan, stage_is_current
 from .planned import count_missing
 from .prompts import PROMPTS
 from .records import Rejection, open_parquet
+from .retried_rows import RetriedRows, record_retried
 from .runs import read_manifest
 
 FOREIGN = "foreign"
@@ -92,12 +95,17 @@ def retry(plan: Plan, name: str, *, where: str | None = None) -> Retried:
             rejections = [item for item in generate if where is None or item.reason == reason]
         if reason in DEFAULT_POLICY and any(path.stat().st_size for path in journal_paths(folder)):
             numbers = _lines_with_reason(plan, name, reason)
-        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
+        lines = len(rejections) + sum(len(found) for found in numbers.values())
+        if not lines:
+            return Retried(lines=0, again=0, files=())
+        now = datetime.now(UTC)
+        why = reason or where or ""
+        record_retried(folder, RetriedRows(at=now.isoformat(timespec="seconds"), reason=why, lines=lines))
+        stamp = f"{now:%Y%m%dT%H%M%S%f}"
         # Rejections first: verified.parquet stays current over a kill in between, so that the same command goes on.
         files = [_set_rejections_aside(folder, rejections, stamp)] if rejections else []
         files += [_set_lines_aside(path, found, stamp) for path, found in numbers.items() if found]
-        lines = len(rejections) + sum(len(found) for found in numbers.values())
-        again = count_missing(folder, samples) - before if lines else 0
+        again = count_missing(folder, samples) - before
     return Retried(lines=lines, again=again, files=tuple(files))
 
 
@@ -122,8 +130,9 @@ def _writers_locked(folder: Path) -> Iterator[None]:
     """Keep out `rawtokens run` and every stage 02, however it was started."""
     with ExitStack() as stack:
         stack.enter_context(lock(folder / STAGES_LOCK))
-        for path in sorted({folder / JOURNAL, *journal_paths(folder)}):
-            stack.enter_context(lock(path.with_suffix(".lock"), wait_seconds=_DYING_SECONDS))
+        # A shard that starts meanwhile finds the whole journal's lock taken, and is refused.
+        for path in sorted({lock_path(folder / JOURNAL), *map(lock_path, journal_paths(folder)), *lock_paths(folder)}):
+            stack.enter_context(lock(path, wait_seconds=_DYING_SECONDS))
         yield
 
 
@@ -211,9 +220,7 @@ def _set_rejections_aside(folder: Path, rejections: Sequence[Rejection], stamp: 
         _sync(folder)
     except OSError as error:
         raise RunStopped(f"can't write {aside}: {error}; mend the folder, then run it again") from error
-    left = {item.key for item in rejections}
-    kept = [item for item in read_rejections(folder) if item.stage == "generate" and item.key not in left]
-    write_rejections(folder, "generate", kept)
+    remove_rejections(folder, {item.key for item in rejections})
     return aside
 
 
