@@ -1,9 +1,10 @@
 import signal
 
 import pytest
+from nbformat.v4 import new_code_cell
 
 from rawtokens.errors import RunStopped
-from rawtokens.kernel_runs import LINE_LIMIT, KernelRun
+from rawtokens.kernel_runs import AFTER_STOP, LINE_LIMIT, KernelRun
 
 
 def test_printed_pieces_become_whole_lines() -> None:
@@ -24,7 +25,9 @@ def test_an_endless_line_is_passed_on_short() -> None:
 
 def test_a_signal_between_two_cells_stops_before_the_next() -> None:
     run = KernelRun(None)
-    run._cell_starts(cell_index=1)
+    work, telling = new_code_cell("work()"), new_code_cell("tell()", metadata={"tags": [AFTER_STOP]})
+    run._cell_starts(cell=work)
     run.signal_name = signal.Signals.SIGINT.name
+    run._cell_starts(cell=telling)  # says what there is
     with pytest.raises(RunStopped, match="stopped by SIGINT"):
-        run._cell_starts(cell_index=2)
+        run._cell_starts(cell=work)

@@ -270,6 +270,7 @@ def test_throughput_is_told_by_server(folder: Path) -> None:
         "median latency (s)": 2.0,
         "p99 latency (s)": 2.0,
         "tried again": 0,
+        "cut at the limit": 2,
         "cached share of prompt ids": 0.4,
     }
 

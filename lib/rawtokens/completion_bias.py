@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow.compute as pc
 
-from .journal import journal_paths, read_rejections
+from .journal import journal_paths, read_rejections, write_atomically
 from .known_keys import KnownKeys
 from .progress_reports import read_progress
 from .prompts import prompt_batches
@@ -28,6 +29,7 @@ STATES = ("generated", "in flight at the stop", "not asked", "rejected")
 NEGLIGIBLE = 0.1
 """A standardised difference below this is commonly taken for none (Austin 2009, doi:10.1002/sim.3697)."""
 
+COMPLETION = "completion.json"
 PLACE = "mean place in the file (0 to 1)"
 _PARTS = 5
 _MOST_VALUES = 6
@@ -169,6 +171,22 @@ def numbers(rows: pd.DataFrame, lengths: Lengths) -> dict[str, Json]:
         "standardised_difference": round(difference, 4),
         "long_outputs": {key: round(value, 4) for key, value in long._asdict().items()} if long else None,
     }
+
+
+def write_completion(folder: Path, rows: pd.DataFrame, lengths: Lengths) -> Path:
+    """Write `numbers` to completion.json in the data set's folder, for later stages' reports. Raises RunStopped."""
+    path = folder / COMPLETION
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(numbers(rows, lengths)), indent=2) + b"\n")
+    return path
+
+
+def read_completion(folder: Path) -> dict[str, Json]:
+    """What `write_completion` wrote; empty where it is not there."""
+    try:
+        found: dict[str, Json] = msgspec.json.decode((folder / COMPLETION).read_bytes(), type=dict)
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return found
 
 
 def _compared(values: pd.Series, there: pd.Series) -> Sequence[float | None]:

@@ -21,13 +21,17 @@ import zmq
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
+from nbformat import NotebookNode
 
 from .display import shortened
 from .errors import RunStopped
 
 START_SECONDS = 300  # a kernel needs 2 s on an idle machine; two busy cores have taken more than a minute
 START_TRIES = 3  # another process can take the ports between their choice and the kernel's start
-STOP_SECONDS = 30  # from SIGINT or SIGTERM until the kernel is killed
+STOP_SECONDS = 30  # from SIGINT or SIGTERM until the kernel is killed: generation lets 10 s for what is in flight
+AFTER_STOP = "after-stop"
+"""Tag of a cell that says what there is; it runs after a signal too, if the cell that the signal met came to an end."""
+AFTER_STOP_SECONDS = 120  # for those cells in all
 LINE_LIMIT = 2000  # characters of a printed line that are passed on
 
 Parameter = str | int | float | bool
@@ -54,7 +58,8 @@ class _Kernel(AsyncKernelManager):
         # ipykernel's own: its argv begins with sys.executable. Quiet, since jupyter_client interrupts a kernel before
         # it shuts it down, which a kernel that is busy with a message logs as an error on our standard error.
         spec = KernelSpec(**get_kernel_dict(["--log-level=50"]))
-        spec.env = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}  # else the debugger warns on every start
+        # Else the debugger warns on every start, and a kernel started from JupyterLab would think it were in it.
+        spec.env = {"PYDEVD_DISABLE_FILE_VALIDATION": "1", "JPY_SESSION_NAME": ""}
         return spec
 
     def send(self, number: int) -> None:
@@ -73,6 +78,7 @@ class KernelRun:
         self.ready = False
         self.signal_name = ""
         self.unfinished_line = ""
+        self._timers: list[threading.Timer] = []
 
     def execute(self, notebook: Path, running: Path, parameters: Mapping[str, Parameter]) -> Exception | None:
         """Run papermill into `running`; what went wrong is returned, for the notebook is rendered all the same."""
@@ -126,9 +132,21 @@ class KernelRun:
     def _started(self, **_: object) -> None:
         self.ready = True
 
-    def _cell_starts(self, **_: object) -> None:
-        if self.signal_name:  # it came between two cells, where a kernel ignores SIGINT
+    def _cell_starts(self, *, cell: NotebookNode, **_: object) -> None:
+        if not self.signal_name:
+            return
+        if AFTER_STOP not in cell.metadata.get("tags", []):  # it came between two cells, where a kernel ignores SIGINT
             raise RunStopped(f"stopped by {self.signal_name}")
+        if len(self._timers) == 1:  # the first of these cells: what was stopped has ended in time
+            self._kill_in(AFTER_STOP_SECONDS)
+
+    def _kill_in(self, seconds: float) -> None:
+        """Kill the kernel after this time, and no longer at the time set before."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.append(threading.Timer(seconds, _kill))
+        self._timers[-1].daemon = True
+        self._timers[-1].start()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -136,25 +154,18 @@ class KernelRun:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        timers: list[threading.Timer] = []
-
-        def kill() -> None:
-            if _Kernel.latest:
-                _Kernel.latest.send(signal.SIGKILL)
 
         def forward(number: int, _: FrameType | None) -> None:
             if self.signal_name:
-                kill()
+                _kill()
                 return
             self.signal_name = signal.Signals(number).name
             if not self.ready:  # it has nothing to end yet, and takes no interrupt while it starts
-                kill()
+                _kill()
                 return
             if _Kernel.latest:
                 _Kernel.latest.send(signal.SIGINT)
-            timers.append(threading.Timer(STOP_SECONDS, kill))
-            timers[-1].daemon = True
-            timers[-1].start()
+            self._kill_in(STOP_SECONDS)
 
         before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -162,5 +173,10 @@ class KernelRun:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for timer in timers:
+            for timer in self._timers:
                 timer.cancel()
+
+
+def _kill() -> None:
+    if _Kernel.latest:
+        _Kernel.latest.send(signal.SIGKILL)

@@ -9,7 +9,7 @@ works, nor whether a file's writer is alive (`run_status` asks).
 import asyncio
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -140,6 +140,14 @@ def read_progress(folder: Path) -> list[ProgressFile]:
         with suppress(OSError, msgspec.MsgspecError):
             found.append(msgspec.json.decode(path.read_bytes(), type=ProgressFile))
     return found
+
+
+def failures_of(folder: Path) -> dict[str, int]:
+    """Failed requests of the data set's last runs, by reason, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for record in read_progress(folder):
+        counts.update(record.progress.failures)
+    return dict(counts.most_common())
 
 
 def in_words(record: ProgressFile) -> str:

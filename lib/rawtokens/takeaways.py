@@ -4,6 +4,8 @@ Each function takes what its figure takes. This module does not know whether a n
 means for the data.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -189,12 +191,24 @@ def _cut_off(lengths: Lengths) -> str:
     )
 
 
-def cached_prompts(timings: pd.DataFrame) -> str:
-    """How much of the prompts the server had in its prefix cache, and how many outputs were cut."""
+def finish_reasons(timings: pd.DataFrame) -> str:
+    """How many generations were cut by the length limit, how many came at a later try, what the prefix cache had."""
     if timings.empty:
         return "No response is on record."
+    cut, again = int((timings["finish_reason"] == "length").sum()), int((timings["attempt"] > 1).sum())
     whole, cached = int(timings["prompt_tokens"].sum()), int(timings["cached_tokens"].sum())
-    return f"The server had {cached:,} of {whole:,} prompt ids ({cached / max(1, whole):.1%}) in its prefix cache."
+    return (
+        f"{_share(cut, len(timings))} were cut by the length limit, {again:,} came at a later try; of {whole:,} prompt "
+        f"ids the servers had {cached:,} ({cached / max(1, whole):.1%}) in their prefix cache."
+    )
+
+
+def failures(counts: Mapping[str, int]) -> str:
+    """How often requests failed, by reason; what was tried again with success is among them."""
+    if not counts:
+        return "No request failed."
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
+    return f"{sum(counts.values()):,} requests failed and were tried again or rejected: {reasons}."
 
 
 def _lengths(lengths: pd.Series, one: str, many: str, unit: str) -> str:

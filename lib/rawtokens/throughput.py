@@ -32,13 +32,14 @@ class _Timing(msgspec.Struct, frozen=True):
     cached_tokens: int
     server: str
     attempt: int
+    finish_reason: str
 
 
 def read_timings(folder: Path) -> pd.DataFrame:
     """When each response of the journal (all shards) was asked for and how long it took, in the order of asking.
 
     Columns: key, started_at (datetime, UTC), latency_s, completion_tokens, prompt_tokens, cached_tokens, server,
-    attempt. Raises InputError for a line that is no record.
+    attempt, finish_reason. Raises InputError for a line that is no record.
     """
     decoder = msgspec.json.Decoder(_Timing)
     timings: list[_Timing] = []
@@ -98,7 +99,9 @@ def busy_intervals(timings: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def throughput_table(timings: pd.DataFrame) -> pd.DataFrame:
-    """One line a server: requests, output ids, mean and p99 latency (s), share of prompt ids from the cache."""
+    """One line a server: requests, output ids, median and p99 latency (s), requests that came at a later try, those
+    cut by the length limit, share of prompt ids from the server's prefix cache.
+    """
     lines = {
         name: {
             "requests": len(group),
@@ -106,6 +109,7 @@ def throughput_table(timings: pd.DataFrame) -> pd.DataFrame:
             "median latency (s)": float(group["latency_s"].median()),
             "p99 latency (s)": float(group["latency_s"].quantile(0.99)),
             "tried again": int((group["attempt"] > 1).sum()),
+            "cut at the limit": int((group["finish_reason"] == "length").sum()),
             "cached share of prompt ids": share(group["cached_tokens"].sum(), group["prompt_tokens"].sum()),
         }
         for name, group in timings.groupby("server")
