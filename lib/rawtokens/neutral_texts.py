@@ -4,7 +4,7 @@ What a template compares (roles, types, its own names of members) stays, and so 
 renders the same conversation with other words in it. This module does not know what a template does with a text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ class _Alphabet(msgspec.Struct, frozen=True, kw_only=True):
 
     texts: tuple[str, ...]
     longest: int
-    replacement: str
+    replacements: str
     edges: dict[int, str]
     edges_of_keys: dict[int, str]
 
@@ -47,20 +47,28 @@ def _neutral(value: Json, alphabet: _Alphabet, *, key: str, named_by_the_row: bo
             return value
         return _broken(value.translate(alphabet.edges), alphabet)
     if isinstance(value, Mapping):
-        return {
-            _neutral_key(name, alphabet, named_by_the_row): _neutral(
-                member, alphabet, key=name, named_by_the_row=name in _NAMED_BY_THE_ROW and not named_by_the_row
-            )
-            for name, member in value.items()
-        }
+        changed: dict[str, Json] = {}
+        for name, member in value.items():
+            inner = _neutral(member, alphabet, key=name, named_by_the_row=name in _NAMED_BY_THE_ROW)
+            changed[_neutral_key(name, alphabet, named_by_the_row, changed)] = inner
+        return changed
     if isinstance(value, Sequence):
         return [_neutral(item, alphabet, key=key, named_by_the_row=False) for item in value]
     return value
 
 
-def _neutral_key(name: str, alphabet: _Alphabet, named_by_the_row: bool) -> str:
+def _neutral_key(name: str, alphabet: _Alphabet, named_by_the_row: bool, taken: Collection[str]) -> str:
+    """A key that no other of the object has: `x` and `y` may both lie within a control token."""
     changed = name.translate(alphabet.edges_of_keys)
-    return _broken(changed, alphabet) if named_by_the_row else changed
+    if named_by_the_row:
+        changed = _broken(changed, alphabet)
+    for other in alphabet.replacements:
+        if changed not in taken:
+            break
+        changed = changed.replace(alphabet.replacements[0], other, 1)
+    while changed in taken:
+        changed += alphabet.replacements[0]
+    return changed
 
 
 def _broken(text: str, alphabet: _Alphabet) -> str:
@@ -68,15 +76,15 @@ def _broken(text: str, alphabet: _Alphabet) -> str:
     within = text.strip()
     if not within or len(within) > alphabet.longest or not any(within in token for token in alphabet.texts):
         return text
-    return text.replace(within[0], alphabet.replacement, 1)
+    return text.replace(within[0], alphabet.replacements[0], 1)
 
 
 @lru_cache(maxsize=8)
 def _alphabet(encoder: "PreTrainedTokenizerBase", control_ids: frozenset[int]) -> _Alphabet:
     texts = [str(text) for text in encoder.convert_ids_to_tokens(sorted(control_ids))]
     used = set("".join(texts))
-    replacement = next((character for character in _REPLACEMENTS if character not in used), "")
-    if not replacement:
+    replacements = "".join(character for character in _REPLACEMENTS if character not in used)
+    if not replacements:
         raise TokenizerError(f"control tokens use every character of {_REPLACEMENTS}; texts can't be told from them")
     starts = {text.strip()[0] for text in texts}
     ends = {text.strip()[-1] for text in texts}
@@ -85,7 +93,7 @@ def _alphabet(encoder: "PreTrainedTokenizerBase", control_ids: frozenset[int]) -
     return _Alphabet(
         texts=tuple(texts),
         longest=max(map(len, texts)),
-        replacement=replacement,
-        edges={ord(character): replacement for character in edges},
-        edges_of_keys={ord(character): replacement for character in of_keys},
+        replacements=replacements,
+        edges={ord(character): replacements[0] for character in edges},
+        edges_of_keys={ord(character): replacements[0] for character in of_keys},
     )

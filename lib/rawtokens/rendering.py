@@ -80,10 +80,12 @@ def _open(conversation: Conversation, form: Form, tokenizer: "Tokenizer", option
     except jinja2.TemplateError as error:
         return _reject(conversation, "template_error", one_line(error))
     except BAD_ROW as error:
-        mismatch = conversation.continue_final and "continue_final_message" in str(error)
-        return _reject(conversation, "continue_mismatch" if mismatch else "tokenizer_error", one_line(error))
+        if conversation.continue_final and "continue_final_message" in str(error):  # transformers' own check
+            detail = "the template leaves out, or changes, what the answer begins with"
+            return _reject(conversation, "continue_mismatch", detail)
+        return _reject(conversation, "tokenizer_error", one_line(error))
     if given.continue_final and not _ends_with_prefix(text, given):
-        detail = f"the rendered text ends with {text[-40:]!r}, not with the beginning of the answer"
+        detail = f"the rendered text ends with {text[-40:]!r}, not with what the answer begins with"
         return _reject(conversation, "continue_mismatch", detail)
     return _Open(conversation=given, text=text)
 

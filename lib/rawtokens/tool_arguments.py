@@ -38,7 +38,7 @@ def wanted_form(tokenizer: "Tokenizer") -> Form:
     text, made = _rendered(tokenizer, _TEXT), _rendered(tokenizer, {_KEY: _VALUE})
     if not text and not made:
         return "either"  # the template refuses this conversation, and will say of each row why
-    if not any(_NAME in rendered for rendered in (text, made)):
+    if not any(part in rendered for rendered in (text, made) for part in (_NAME, _KEY)):
         return "unread"
     takes_text = _TEXT in text
     takes_object = all(part in made for part in (_KEY, _VALUE)) and f"'{_KEY}'" not in made
