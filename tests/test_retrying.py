@@ -354,7 +354,7 @@ def test_a_kill_at_any_step_loses_no_row_and_the_end_has_every_key_once(run: Run
         assert {tuple(item.output_ids) for item in read_responses(run.folder / JOURNAL)} == {tuple(WHOLE)}
         last += 1
     assert sorted(set(states), reverse=True) == [(True, True), (True, False), (False, False)]
-    assert len(states) == 10
+    assert len(states) == 11
     assert not list(run.folder.glob(".*.tmp"))
 
 
@@ -389,10 +389,11 @@ def test_a_run_that_is_going_on_is_named(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_reasons_of_generation_are_those_in_its_source() -> None:
-    sources = [ROOT / "lib/rawtokens/engines/sglang.py", ROOT / "lib/rawtokens/generation.py"]
+    sources = [ROOT / "lib/rawtokens" / name for name in ("engines/sglang.py", "asking.py", "generation.py")]
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection"}  # the other half of a condition
-    assert named - {"nan_weights", "key_refused", "no_generate_route"} == set(GENERATION_REASONS)  # those three stop
+    stopping = {"nan_weights", "key_refused", "no_generate_route", "weight_version_differs"}
+    assert named - stopping == set(GENERATION_REASONS)
 
 
 def command(run: Run, *options: str) -> int:

@@ -23,9 +23,11 @@ def copied(kimi_folder: Path, tmp_path: Path) -> Callable[..., Path]:
 
 def test_markers_and_identity_of_kimi_are_found(target: Tokenizer) -> None:
     assert target.markers.family == "kimi"
-    assert (target.markers.opener, target.markers.closer, target.markers.turn_end) == ((163606,), (163607,), 163586)
+    assert (target.markers.opener, target.markers.closer, target.markers.turn_ends) == ((163606,), (163607,), (163586,))
     assert sorted(target.identity) == [
         "chat_template_sha256",
+        "prompt_encoder",
+        "prompt_encoder_sha256",
         "template_date",
         "tokenizer",
         "tokenizer_class",

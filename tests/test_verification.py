@@ -30,7 +30,7 @@ KIMI = Markers(
     family="kimi",
     opener=(OPENER,),
     closer=(CLOSER,),
-    turn_end=END,
+    turn_ends=(END,),
     tool_section_begin=(SECTION,),
     tool_section_end=(SECTION_END,),
     tool_call_begin=(CALL,),
@@ -42,7 +42,7 @@ QWEN3 = Markers(
     family="qwen3",
     opener=(151667,),
     closer=(151668,),
-    turn_end=151645,
+    turn_ends=(151645,),
     tool_section_begin=(151657,),
     tool_section_end=(151658,),
     tool_call_begin=(151657,),
@@ -54,7 +54,7 @@ LONG = Markers(
     family="long",
     opener=(90, 91),
     closer=(92, 93, 92),
-    turn_end=99,
+    turn_ends=(99,),
     tool_section_begin=(94, 95),
     tool_section_end=(96,),
     tool_call_begin=(97, 97),
@@ -272,7 +272,7 @@ def test_a_marker_is_not_put_together_across_two_rows_or_across_the_stop_id() ->
 
 
 def test_a_family_without_a_closer_never_thinks() -> None:
-    plain = Markers(family="plain", opener=(), closer=(), turn_end=END)
+    plain = Markers(family="plain", opener=(), closer=(), turn_ends=(END,))
     found = row([1, 2, END], thinking="by_model", markers=plain)
     assert (found["shape"], counts(found), found["reasons"]) == ("thinking_off", (None, 0, 0, 2, 0, 0), [])
 
@@ -490,7 +490,7 @@ def outputs_of(draw: st.DrawFn) -> tuple[Markers, list[tuple[list[int], Thinking
     ]
     output = st.lists(st.sampled_from(pieces), max_size=24).map(lambda parts: [item for part in parts for item in part])
     modes: st.SearchStrategy[Thinking] = st.sampled_from(("opened", "off", "by_model"))
-    matched = st.sampled_from([None, markers.turn_end, 1])
+    matched = st.sampled_from([None, markers.turn_ends[0], 1])
     return markers, draw(st.lists(st.tuples(output, modes, matched), max_size=6))
 
 
@@ -504,7 +504,7 @@ def test_every_id_falls_into_one_segment_as_a_plain_reading_says(
     found = rows(responses, markers=markers, thinking=[mode for _, mode, _ in drawn])
     assert len(found) == len(drawn)
     for item, (ids, mode, matched) in zip(found, drawn, strict=True):
-        stops = bool(ids) and ids[-1] in (markers.turn_end, matched)
+        stops = bool(ids) and ids[-1] in (*markers.turn_ends, matched)
         expected = plain_reading(ids[:-1] if stops else ids, markers, mode)
         assert counts(item) == expected
         assert item["ends_with_stop"] is stops

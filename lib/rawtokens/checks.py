@@ -33,7 +33,7 @@ DEFAULT_POLICY: dict[str, Verdict] = {
     "never_closed": "flag",
     "closer_repeated": "flag",  # a closer after the first, or any where the prompt had closed the thinking
     "opener_in_output": "flag",  # where the prompt had opened or closed already, or a second one
-    "open_tool_section": "flag",  # outside thinking: a section or call begun and not ended, or the reverse
+    "open_tool_section": "flag",  # outside thinking: a section, call or message begun and not ended, or the reverse
     "role_id_in_output": "flag",
     "loop": "flag",  # repetition.repeated_share of at least 0.75
     "empty_answer": "flag",  # ended by itself after thinking, with neither answer nor call
@@ -56,13 +56,13 @@ def complete_policy(policy: Mapping[str, Verdict]) -> dict[str, Verdict]:
 
 def shapes_of(segments: Segments, truncated: Bools) -> NDArray[np.str_]:
     """The records.Shape of each row; `truncated` where the length limit ended it."""
-    ended = segments.thinking_off | segments.tool_closed | (segments.closers > 0)
     order: list[tuple[Shape, Bools]] = [
-        ("truncated_in_answer", truncated & ended),
-        ("truncated_in_thinking", truncated),
+        ("truncated_in_thinking", truncated & segments.in_reasoning),
+        ("truncated_in_answer", truncated),
+        ("channels", segments.in_channels),
         ("thinking_off", segments.thinking_off),
         ("tool_closed", segments.tool_closed),
-        ("closed", ended),
+        ("closed", segments.closers > 0),
     ]
     default: Shape = "never_closed"
     return np.select([mask for _, mask in order], [np.str_(shape) for shape, _ in order], default=np.str_(default))
@@ -73,7 +73,7 @@ def reasons_of_ids(columns: ResponseColumns, segments: Segments, shapes: NDArray
     prompts, outputs = columns.prompts, columns.outputs
     named = columns.matched_ids >= 0
     stopped = np.array(columns.finish_reasons, dtype=np.str_) == "stop"
-    nothing_said = (segments.answer_tokens == 0) & (segments.tool_calls == 0) & (segments.body_tokens > 0)
+    nothing_said = segments.nothing_said & (segments.body_tokens > 0)
     return {
         "empty": segments.body_tokens == 0,
         "stop_missing": stopped & named & (outputs.last_ids() != columns.matched_ids),
@@ -86,7 +86,7 @@ def reasons_of_ids(columns: ResponseColumns, segments: Segments, shapes: NDArray
         "open_tool_section": segments.unbalanced_section,
         "role_id_in_output": segments.inner_role,
         "loop": loops(outputs, segments.body_tokens),
-        "empty_answer": nothing_said & np.isin(shapes, ["closed", "tool_closed", "thinking_off"]),
+        "empty_answer": nothing_said & np.isin(shapes, ["closed", "tool_closed", "thinking_off", "channels"]),
         "truncated_in_thinking": shapes == "truncated_in_thinking",
         "truncated_in_answer": shapes == "truncated_in_answer",
         "tool_section_in_thinking": segments.drafted_section,

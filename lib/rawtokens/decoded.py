@@ -126,7 +126,7 @@ def _marker_sequences(markers: Markers) -> dict[int, list[IdSequence]]:
     """The markers by their first id, longest first."""
     several = (markers.opener, markers.closer, markers.tool_section_begin, markers.tool_section_end)
     calls = (markers.tool_call_begin, markers.tool_arguments_begin, markers.tool_call_end)
-    single = ((item,) for item in (markers.turn_end, *markers.role_ids, *markers.names))
+    single = ((item,) for item in (*markers.turn_ends, *markers.role_ids, *markers.names))
     by_first: dict[int, list[IdSequence]] = {}
     for sequence in sorted({*several, *calls, *single} - {()}, key=len, reverse=True):
         by_first.setdefault(sequence[0], []).append(sequence)

@@ -1,7 +1,7 @@
 """A run's manifest, and the guard that keeps two runs from mixing.
 
-The manifest (run.json in a data set's folder) holds what changes ids: tokenizer, template and its arguments by
-stage 01, engine, model and sampling by the first stage 02; the fingerprint is a hash over it. URLs, window, limit
+The manifest (run.json in a data set's folder) holds what changes ids: tokenizer, template, its arguments and
+their mix by stage 01, engine, model and sampling by the first stage 02; the fingerprint is a hash over it. URLs, window, limit
 and samples_per_prompt change no id and stay outside. This module does not know how a stage does its work.
 """
 
@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from .errors import InputError, ResumeError, RunStopped, ServerError
 from .journal import journal_paths, read_responses, write_atomically
 from .locking import lock
 from .records import Json, Sampling
+from .rendering import PromptOptions
 from .run_file import check_sampling
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     return manifest
 
 
-def guard_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> None:
+def guard_tokenizing(folder: Path, tokenizer: "Tokenizer", options: PromptOptions) -> None:
     """Before stage 01 writes anything: refuse where it would mix, and forget how earlier prompts were made.
 
     Between here and `record_tokenizing` no stage 02 starts, so that prompts of one tokenizer never go out under
@@ -49,7 +50,7 @@ def guard_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapp
     """
     manifest = read_manifest(folder)
     if "fingerprint" in manifest:
-        _guard(folder, manifest, _tokenizing(tokenizer, template_kwargs))
+        _guard(folder, manifest, _tokenizing(tokenizer, options))
         return
     try:
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -57,22 +58,27 @@ def guard_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapp
         raise RunStopped(f"can't write {folder / MANIFEST}: {error}; mend the folder, then run it again") from error
 
 
-def record_tokenizing(folder: Path, tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> None:
+def record_tokenizing(folder: Path, tokenizer: "Tokenizer", options: PromptOptions) -> None:
     """Write stage 01's part of the manifest, after prompts.parquet. Raises as `guard_tokenizing` does."""
-    part = _tokenizing(tokenizer, template_kwargs)
+    part = _tokenizing(tokenizer, options)
     manifest = read_manifest(folder)
     if "fingerprint" in manifest:
         _guard(folder, manifest, part)
     _write(folder, {**manifest, **part})
 
 
-def _tokenizing(tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json]) -> dict[str, Json]:
+def _tokenizing(tokenizer: "Tokenizer", options: PromptOptions) -> dict[str, Json]:
     return {
         **tokenizer.identity,
-        "template_kwargs": dict(template_kwargs),
+        **_asked(options),
         "vocabulary_size": tokenizer.vocabulary_size,
-        "stop_ids": [tokenizer.markers.turn_end],
+        "stop_ids": list(tokenizer.markers.turn_ends),
     }
+
+
+def _asked(options: PromptOptions) -> dict[str, Json]:
+    """What was asked for, as JSON values."""
+    return cast("dict[str, Json]", msgspec.to_builtins(options))
 
 
 class Tokenized(msgspec.Struct, frozen=True):
@@ -101,14 +107,14 @@ def guard_sampling(folder: Path, sampling: Sampling) -> None:
         _guard(folder, manifest, {"sampling": sampling_parameters(sampling, stop_ids=tokenized.stop_ids)})
 
 
-def guard_settings(folder: Path, sampling: Sampling, template_kwargs: Mapping[str, object]) -> None:
+def guard_settings(folder: Path, sampling: Sampling, options: PromptOptions) -> None:
     """Refuse settings that are not those of the responses that are there, whatever stage is asked for.
 
     Without responses nothing is guarded. Raises ResumeError with the differences.
     """
     manifest = read_manifest(folder)
     if "fingerprint" in manifest:
-        _guard(folder, manifest, {"template_kwargs": msgspec.to_builtins(dict(template_kwargs))})
+        _guard(folder, manifest, _asked(options))
         guard_sampling(folder, sampling)
 
 

@@ -4,7 +4,7 @@ The *body* of an output is its ids without a final stop id. It is cut at the fir
 comes, at the first tool section; a closer that comes later makes earlier tool sections drafts, which are reasoning.
 A tool section left open reaches to the end of the body. Found by scanning for the few marker ids, then on arrays
 of their positions; no loop over ids or rows. This module does not know what is good or bad about an output
-(verification does), nor channels.
+(verification does), nor harmony's channels (channel_segments does).
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,14 @@ Integers = NDArray[np.int64]
 
 # Blocks that stay in the cache: measured on 100M ids, 256k ids a block is twice as fast as the whole array at once.
 _BLOCK = 1 << 18
+_LANE = 128
 _RANGE_GAP = 64
 
 
 class Segments(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One entry a row. reasoning + closers * len(closer) + answer + tool + ends_with_stop = ids of the output."""
 
-    ends_with_stop: Bools  # the last id is the turn end, or the id that the server matched
+    ends_with_stop: Bools  # the last id ends a turn, or is the id that the server matched
     body_tokens: Integers
     reasoning_tokens: Integers
     closers: Integers
@@ -42,47 +43,62 @@ class Segments(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     drafted_section: Bools  # a tool section began in thinking that a closer ended later
     unbalanced_section: Bools  # outside thinking: a begin, an end or a call marker without its counterpart
     unexpected_opener: Bools  # more openers than the one that a prompt left to the model
-    inner_stop: Bools  # the turn end, or the matched id, in the body
+    nothing_said: Bools  # neither an answer nor a call
+    in_reasoning: Bools  # the body ends within reasoning
+    in_channels: Bools  # harmony: messages on channels instead of a closer
+    inner_stop: Bools  # an id that ends a turn, or the matched id, in the body
     inner_role: Bools  # a role marker in the body
 
 
-class _Found(NamedTuple):
-    """Occurrences in order: flat positions and their rows."""
+class Found(NamedTuple):
+    """Occurrences in order: flat positions of their first ids, and their rows."""
 
     positions: Integers
     rows: Integers
 
 
-class _Body(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Body(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The bodies of all rows with every place where a wanted id, or one numbered near it, stands."""
 
     ids: NDArray[np.int32]
     starts: Integers
     ends: Integers
-    places: _Found
+    places: Found
     place_ids: NDArray[np.int32]
 
-    def occurrences(self, sequence: IdSequence) -> _Found:
+    def occurrences(self, sequence: IdSequence) -> Found:
         """Where `sequence` stands whole in a body, from the left, none overlapping another."""
         if not sequence:
             return self.select(np.zeros(len(self.place_ids), dtype=np.bool_))
-        positions, rows = self.select(self.place_ids == sequence[0])
-        fits = positions + len(sequence) <= self.ends[rows]
+        ahead = sequence.index(max(sequence))
+        positions, rows = self.select(self.place_ids == sequence[ahead])
+        positions = positions - ahead
+        fits = (positions >= self.starts[rows]) & (positions + len(sequence) <= self.ends[rows])
         positions, rows = positions[fits], rows[fits]
-        for step, wanted in enumerate(sequence[1:], start=1):
+        for step, wanted in enumerate(sequence):
             same = self.ids[positions + step] == wanted
             positions, rows = positions[same], rows[same]
-        apart = _apart(positions, len(sequence))
-        return _Found(positions[apart], rows[apart])
+        apart = _apart(positions, sequence)
+        return Found(positions[apart], rows[apart])
 
-    def select(self, mask: Bools) -> _Found:
-        return _Found(self.places.positions[mask], self.places.rows[mask])
+    def select(self, mask: Bools) -> Found:
+        return Found(self.places.positions[mask], self.places.rows[mask])
 
-    def count(self, found: _Found, mask: Bools | None = None) -> Integers:
+    def count(self, found: Found, mask: Bools | None = None) -> Integers:
         """Occurrences a row, of those that `mask` picks."""
         return np.bincount(found.rows if mask is None else found.rows[mask], minlength=len(self.starts))
 
-    def first(self, found: _Found) -> Integers:
+    def has(self, mask: Bools) -> Bools:
+        """Rows whose body holds a place that `mask` picks."""
+        in_body = self.places.positions < self.ends[self.places.rows]
+        return self.count(self.places, in_body & mask) > 0
+
+    def is_stop(self, markers: Markers, matched_ids: Integers) -> Bools:
+        """Places with an id that ends a turn, or that the server matched in this row."""
+        ends: Bools = np.isin(self.place_ids, np.array(markers.turn_ends, dtype=np.int32))
+        return ends | (self.place_ids == matched_ids[self.places.rows])
+
+    def first(self, found: Found) -> Integers:
         """The first occurrence's flat position a row; the body's end where there is none."""
         first = self.ends.copy()
         np.minimum.at(first, found.rows, found.positions)
@@ -96,9 +112,7 @@ def segment(outputs: IdLists, *, markers: Markers, thinking: Sequence[Thinking],
     """
     mode = np.array(thinking, dtype=np.str_)
     off = (mode == "off") | (not markers.closer)
-    last, matched = outputs.last_ids(), matched_ids >= 0
-    ends_with_stop = (last == markers.turn_end) | (matched & (last == matched_ids))
-    body = _body(outputs, ends_with_stop, [*markers.ids(), *np.unique(matched_ids[matched]).tolist()])
+    body, ends_with_stop = body_of(outputs, markers, matched_ids)
 
     closers, openers = body.occurrences(markers.closer), body.occurrences(markers.opener)
     begins = body.occurrences(markers.tool_section_begin)
@@ -110,26 +124,29 @@ def segment(outputs: IdLists, *, markers: Markers, thinking: Sequence[Thinking],
     body_tokens = body.ends - body.starts
     reasoning = thought_end - body.starts
     closer_tokens = body.count(closers) * len(markers.closer)
-    expected_openers = (mode == "by_model") & (body.first(openers) < thought_end)
-    in_body = body.places.positions < body.ends[body.places.rows]
-    is_stop = (body.place_ids == markers.turn_end) | (body.place_ids == matched_ids[body.places.rows])
-    is_role = np.isin(body.place_ids, np.array(markers.role_ids, dtype=np.int32))
+    answer = body_tokens - reasoning - closer_tokens - sections.tokens
+    tool_closed = ~off & ~has_closer & (thought_end < body.ends)
+    may_open = (mode == "by_model") | (markers.may_reopen & (mode == "opened"))
+    expected_openers = may_open & (body.first(openers) < thought_end)
     return Segments(
         ends_with_stop=ends_with_stop,
         body_tokens=body_tokens,
         reasoning_tokens=reasoning,
         closers=body.count(closers),
         closer_position=np.where(has_closer, first_closer - body.starts, -1),
-        answer_tokens=body_tokens - reasoning - closer_tokens - sections.tokens,
+        answer_tokens=answer,
         tool_tokens=sections.tokens,
         tool_calls=sections.calls,
         thinking_off=off,
-        tool_closed=~off & ~has_closer & (thought_end < body.ends),
+        tool_closed=tool_closed,
         drafted_section=body.count(begins, begins.positions < thought_end[begins.rows]) > 0,
         unbalanced_section=sections.unbalanced,
         unexpected_opener=body.count(openers) > expected_openers,
-        inner_stop=body.count(body.places, in_body & is_stop) > 0,
-        inner_role=body.count(body.places, in_body & is_role) > 0,
+        nothing_said=(answer == 0) & (sections.calls == 0),
+        in_reasoning=~(off | tool_closed | has_closer),
+        in_channels=np.zeros(len(mode), dtype=np.bool_),
+        inner_stop=body.has(body.is_stop(markers, matched_ids)),
+        inner_role=body.has(np.isin(body.place_ids, np.array(markers.role_ids, dtype=np.int32))),
     )
 
 
@@ -139,12 +156,15 @@ class _Sections(NamedTuple):
     unbalanced: Bools
 
 
-def _sections(body: _Body, markers: Markers, begins: _Found, closers: _Found, thought_end: Integers) -> _Sections:
-    """Tool sections outside thinking; a begin inside an open section and an end outside one open and end nothing."""
+def _sections(body: Body, markers: Markers, begins: Found, closers: Found, thought_end: Integers) -> _Sections:
+    """Tool sections outside thinking; a begin inside an open section and an end outside one open and end nothing.
 
-    def outside(found: _Found) -> _Found:
+    Where nothing ends a section (Magistral), the first begin opens one that reaches to the body's end.
+    """
+
+    def outside(found: Found) -> Found:
         later = found.positions >= thought_end[found.rows]
-        return _Found(found.positions[later], found.rows[later])
+        return Found(found.positions[later], found.rows[later])
 
     begins, ends = outside(begins), outside(body.occurrences(markers.tool_section_end))
     order = np.argsort(np.concatenate([begins.positions, ends.positions]))
@@ -159,7 +179,7 @@ def _sections(body: _Body, markers: Markers, begins: _Found, closers: _Found, th
     closed = np.searchsorted(starts, positions[closing], side="right") - 1
     stops[closed] = positions[closing] + len(markers.tool_section_end)
 
-    def in_section(found: _Found) -> Bools:
+    def in_section(found: Found) -> Bools:
         if len(starts) == 0:
             return np.zeros(len(found.positions), dtype=np.bool_)
         section = np.searchsorted(starts, found.positions, side="right") - 1
@@ -170,22 +190,34 @@ def _sections(body: _Body, markers: Markers, begins: _Found, closers: _Found, th
     in_sections = body.count(calls, in_section(calls))
     tokens = np.zeros(len(body.starts), dtype=np.int64)
     np.add.at(tokens, rows[opening], stops - starts)
-    unbalanced = np.bincount(rows, weights=np.where(is_begin, 1, -1), minlength=len(tokens)) != 0
-    unbalanced[rows[is_begin == was_open]] = True
-    unbalanced |= (body.count(calls) != in_sections) | (body.count(calls) != body.count(outside(call_ends)))
+    unbalanced = body.count(calls) != in_sections
+    if markers.tool_section_end:
+        unbalanced |= np.bincount(rows, weights=np.where(is_begin, 1, -1), minlength=len(tokens)) != 0
+        unbalanced[rows[is_begin == was_open]] = True
+    if markers.tool_call_end:
+        unbalanced |= body.count(calls) != body.count(outside(call_ends))
     tokens -= body.count(closers, in_section(closers)) * len(markers.closer)
     return _Sections(tokens, in_sections, unbalanced)
 
 
-def _body(outputs: IdLists, ends_with_stop: Bools, wanted: Sequence[int]) -> _Body:
-    positions = positions_near(outputs.ids, wanted)
-    return _Body(
+def body_of(outputs: IdLists, markers: Markers, matched_ids: Integers) -> tuple[Body, Bools]:
+    """The bodies of all rows, and whether each row ends with a stop id."""
+    last, matched = outputs.last_ids(), matched_ids >= 0
+    ends_with_stop = np.isin(last, markers.turn_ends) | (matched & (last == matched_ids))
+    anchors = [max(sequence) for sequence in markers.sequences()]
+    wanted = {*anchors, *markers.turn_ends, *markers.role_ids, *np.unique(matched_ids[matched]).tolist()}
+    if markers.channels is not None:
+        marks = markers.channels
+        wanted |= {marks.start, marks.channel, marks.message, marks.end}
+    positions = positions_near(outputs.ids, sorted(wanted))
+    body = Body(
         ids=outputs.ids,
         starts=outputs.offsets[:-1],
         ends=outputs.offsets[1:] - ends_with_stop,
-        places=_Found(positions, outputs.rows_of(positions)),
+        places=Found(positions, outputs.rows_of(positions)),
         place_ids=outputs.ids[positions],
     )
+    return body, ends_with_stop
 
 
 def positions_near(ids: NDArray[np.int32], wanted: Sequence[int]) -> Integers:
@@ -201,19 +233,45 @@ def positions_near(ids: NDArray[np.int32], wanted: Sequence[int]) -> Integers:
         else:
             ranges.append([item, item])
     found = [np.zeros(0, dtype=np.int64)]
-    for start in range(0, len(ids), _BLOCK):
-        block = ids[start : start + _BLOCK]
-        near = np.zeros(len(block), dtype=np.bool_)
-        for low, high in ranges:
-            near |= (block >= low) & (block <= high)
-        found.append(np.flatnonzero(near) + start)
+    whole = len(ids) - len(ids) % _LANE
+    for start in range(0, whole, _BLOCK):
+        lanes = ids[start : min(start + _BLOCK, whole)].reshape(-1, _LANE)
+        chosen = np.flatnonzero(_lanes_near(lanes, ranges))
+        rows, columns = np.nonzero(_near(lanes[chosen], ranges))
+        found.append(chosen[rows] * _LANE + columns + start)
+    found.append(np.flatnonzero(_near(ids[whole:], ranges)) + whole)
     return np.concatenate(found)
 
 
-def _apart(positions: Integers, length: int) -> Bools:
-    """Leaves out what overlaps a kept one to the left; only a marker of several ids can."""
+def _lanes_near(lanes: NDArray[np.int32], ranges: Sequence[Sequence[int]]) -> Bools:
+    """Lanes that may hold an id of a range, by their largest and smallest ids.
+
+    A family's markers are the last ids of its vocabulary, or the first, so that few lanes are looked at twice.
+    """
+    near = np.zeros(len(lanes), dtype=np.bool_)
+    if not ranges:
+        return near
+    largest = lanes.max(axis=1)
+    near |= largest >= ranges[-1][0]
+    if len(ranges) > 1:
+        smallest = lanes.min(axis=1)
+        for low, high in ranges[:-1]:
+            near |= (largest >= low) & (smallest <= high)
+    return near
+
+
+def _near(ids: NDArray[np.int32], ranges: Sequence[Sequence[int]]) -> Bools:
+    near = np.zeros(ids.shape, dtype=np.bool_)
+    for low, high in ranges:
+        near |= (ids >= low) & (ids <= high)
+    return near
+
+
+def _apart(positions: Integers, sequence: IdSequence) -> Bools:
+    """Leaves out what overlaps a kept one to the left; only a sequence that ends as it begins can."""
     apart = np.ones(len(positions), dtype=np.bool_)
-    if length < 2:
+    length = len(sequence)
+    if not any(sequence[:size] == sequence[-size:] for size in range(1, length)):
         return apart
     free = 0
     for index, position in enumerate(positions.tolist()):

@@ -161,7 +161,7 @@ async def ask(
     body = request_body(
         prompt_ids,
         Sampling(temperature=0.0, max_new_tokens=max_new_tokens),
-        stop_ids=[tokenizer.markers.turn_end],
+        stop_ids=list(tokenizer.markers.turn_ends),
         rid=uuid.uuid4().hex,
         vocabulary_size=size,
     )
@@ -179,7 +179,7 @@ def _answer_checks(prompt_ids: list[int], answer: Answer | Failure, tokenizer: T
         seen = f"{answer.reason}: {answer.detail}"
         return [Check(check="generates from ids", status="fail", seen=seen, to_do="is it SGLang's own address?")]
     markers, ids = tokenizer.markers, answer.ids()
-    stop = ids[-1] == markers.turn_end if ids else False
+    stop = ids[-1] in markers.turn_ends if ids else False
     closer = ids.index(markers.closer[0]) if last_position(ids, markers.closer) >= 0 else -1
     return [
         Check(
@@ -197,6 +197,6 @@ def _answer_checks(prompt_ids: list[int], answer: Answer | Failure, tokenizer: T
             check="stop id is kept",
             status="pass" if stop else ("warn" if answer.finish_reason == "length" else "fail"),
             seen=f"last id {ids[-1] if ids else None}, finish reason {answer.finish_reason}",
-            to_do="" if stop else f"answers must end with {markers.turn_end}; a wrapper before SGLang may strip it",
+            to_do="" if stop else f"answers must end with {markers.turn_ends[0]}; a wrapper before SGLang may strip it",
         ),
     ]

@@ -1,65 +1,68 @@
-"""The target's tokenizer: loaded, checked against its own tokenizer.json, with its markers and its bound.
+"""The target's tokenizer: loaded and checked, with its markers and its bound; conversations to text, text to ids.
 
 This module does not know what the tokenizer is used for; it refuses one that it can't trust.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import cast
 
+import jinja2
 import msgspec
-import transformers
-from tokenizers import Tokenizer as RawTokenizer
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import cached_file
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .encoding import TextEncoder
 from .errors import InputError, RawTokensError, TokenizerError, one_line
 from .markers import Markers, find_markers
+from .prompt_encoders import PromptEncoder, load_prompt_encoder
 from .records import Json
 from .run_file import looks_like_path, require_pinned_code
+from .template_dates import date_for, hold_date
+from .tokenizer_checks import PROBES, check_class, check_rendered, control_ids_of, vocabulary_size
 
-# Texts on which tokenizers that are loaded as another class were seen to differ (transformers issue 45488).
-PROBES = (
-    "What is 2+2?",
-    "  two  spaces\n\n\nand\tnewlines \r\n end ",
-    "def f(x):\n    return {'a': [1, 22, 333, 4444]}\n",
-    "你好，世界！今天天气怎么样？",
-    "naïve Ünïcode ÇEDILLA don't WE'LL 🙂👍🏽",
-    "12345678901 3.14159 0x1F https://example.org/?q=1&r=2",
-)
-
+__all__ = ["PROBES", "Tokenizer", "TokenizerSource", "load_tokenizer", "template_arguments"]
 
 # Arguments of transformers' apply_chat_template that are not passed on to the template.
 _NOT_THE_TEMPLATES = frozenset(
-    {"conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"}
-    | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+    {"conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize", "padding"}
+    | {"truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
     | {"sanitize_control_tokens"}
 )
+_PROBE: list[dict[str, Json]] = [{"role": "user", "content": "What is 2+2?"}]
+
+
+class TokenizerSource(msgspec.Struct, frozen=True, kw_only=True):
+    """What `load_tokenizer` was given: enough to load the same tokenizer in another process."""
+
+    name: str
+    revision: str = ""
+    trust_remote_code: bool = False
+    template_date: str = ""
+    prompt_encoder: str = ""
 
 
 class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """The target's tokenizer with its markers and its bound; made by `load_tokenizer`.
 
     `vocabulary_size` is the model's (ids below it are legal on the server), from the model's config where there is
-    one, else the number of the tokenizer's ids. `control_texts` matches every special token; `control_ids` are the
-    ids of all special and added tokens, which text can spell; added tokens of white space alone are ordinary text.
-    `template_date` is the ISO date that the chat template inserts through `strftime_now`, one for the whole stage;
-    "" where it inserts none. `identity` is what a run's fingerprint covers.
+    one, else the number of the tokenizer's ids. `control_ids` are the ids of all special and added tokens, which text
+    can spell; added tokens of white space alone are ordinary text. `template_date` is the ISO date that the chat
+    template inserts through `strftime_now`, one for the whole stage; "" where it inserts none. `identity` is what a
+    run's fingerprint covers. `notices` are doubts that loading left, in words.
     """
 
+    source: TokenizerSource
     encoder: PreTrainedTokenizerBase
     text_encoder: TextEncoder
+    prompt_encoder: PromptEncoder | None
     markers: Markers
     vocabulary_size: int
-    control_texts: re.Pattern[str]
     control_ids: frozenset[int]
     template_date: str
     identity: dict[str, str]
+    notices: tuple[str, ...] = ()
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text to look at, special ids shown; it does not lead back to the ids. Raises IndexError above the bound."""
@@ -80,9 +83,18 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         """The conversation as the text whose ids are the prompt, generation prompt included.
 
         With `continue_final` the last message is left open, for the model to go on with. Raises what the template
-        raises, and InputError as `prompt_ids` does.
+        raises, InputError as `prompt_ids` does, and ValueError where a prompt encoder gives ids that are not the ids
+        of their text.
         """
-        return cast("str", self._apply_template(messages, tools, template_kwargs, continue_final, tokenize=False))
+        if self.prompt_encoder is None:
+            return cast("str", self._apply_template(messages, tools, template_kwargs, continue_final, tokenize=False))
+        made = self.prompt_encoder.make(messages, tools, template_kwargs or {}, continue_final)
+        if isinstance(made, str):
+            return made
+        text = self.decode(made)
+        if self.encode([text]) != [made]:
+            raise ValueError(f"{self.prompt_encoder.name} gives ids that their own text does not encode to")
+        return text
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of rendered texts, in order: those that `prompt_ids` gives for the same conversations.
@@ -105,8 +117,11 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         Raises what the template raises, and InputError for an argument that is no template's but would change how
         ids are made (`truncation`, `tokenize` and the like).
         """
-        ids = self._apply_template(messages, tools, template_kwargs, continue_final, tokenize=True)
-        return [int(item) for item in cast("Sequence[int]", ids)]
+        if self.prompt_encoder is None:
+            ids = self._apply_template(messages, tools, template_kwargs, continue_final, tokenize=True)
+            return [int(item) for item in cast("Sequence[int]", ids)]
+        made = self.prompt_encoder.make(messages, tools, template_kwargs or {}, continue_final)
+        return self.encode([made])[0] if isinstance(made, str) else made
 
     def _apply_template(
         self,
@@ -118,6 +133,8 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         tokenize: bool,
     ) -> str | Sequence[int]:
         _refuse_others_arguments(template_kwargs or {})
+        if self.template_date:
+            hold_date(self.encoder, self.template_date)
         made: str | Sequence[int] = self.encoder.apply_chat_template(
             [dict(message) for message in messages],
             tools=[dict(tool) for tool in tools] or None,
@@ -140,11 +157,19 @@ def template_arguments(text: str) -> dict[str, Json]:
     return cast("dict[str, Json]", arguments)
 
 
-def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = False) -> Tokenizer:
-    """The tokenizer in a folder or of a hub model, checked against its own tokenizer.json on a probe set.
+def load_tokenizer(
+    name: str,
+    *,
+    revision: str = "",
+    trust_remote_code: bool = False,
+    template_date: str = "",
+    prompt_encoder: str = "",
+) -> Tokenizer:
+    """The tokenizer in a folder or of a hub model, checked against what lies beside it and on a probe conversation.
 
-    Raises TokenizerError where it can't be loaded, has no chat template, has no known markers, or encodes the
-    probes otherwise than the raw tokenizer.json beside it does.
+    `template_date` is the ISO date for templates that insert one, "" for today's. `prompt_encoder` names a Python
+    function that renders prompts in place of a chat template (prompt_encoders). Raises TokenizerError where it can't
+    be loaded, has no chat template, has no known markers, or gives other ids than the model's (tokenizer_checks).
     """
     where = str(Path(name).expanduser()) if looks_like_path(name) else name
     if looks_like_path(name) and not Path(where).is_dir():
@@ -153,83 +178,72 @@ def load_tokenizer(name: str, *, revision: str = "", trust_remote_code: bool = F
             "(the demo's is made by `rawtokens demo-model DIR`)"
         )
     require_pinned_code(where, revision, trust_remote_code=trust_remote_code)
+    source = TokenizerSource(
+        name=name,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        template_date=template_date,
+        prompt_encoder=prompt_encoder,
+    )
     try:
-        return _load(name, where, revision, trust_remote_code)
+        return _load(source, where)
     except RawTokensError:
         raise
     except Exception as error:  # transformers, tokenizers and the hub client raise many kinds
         raise TokenizerError(f"tokenizer {name!r} can't be loaded: {one_line(error)}") from error
 
 
-def _load(name: str, where: str, revision: str, trust_remote_code: bool) -> Tokenizer:
+def _load(source: TokenizerSource, where: str) -> Tokenizer:
+    revision = source.revision
     encoder: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        where, revision=revision or None, trust_remote_code=trust_remote_code
+        where, revision=revision or None, trust_remote_code=source.trust_remote_code
     )
-    if not encoder.chat_template:
-        raise TokenizerError(f"tokenizer {name!r} has no chat template; prompts can't be rendered with it")
-    _compare_with_raw(encoder, where, revision)
-    markers = find_markers(lambda text: _vocabulary_id(encoder, text))
-    template_date = date.today().isoformat() if "strftime_now" in str(encoder.chat_template) else ""
-    special = sorted({*encoder.all_special_tokens, *markers.names.values()}, key=len, reverse=True)
-    return Tokenizer(
+    function = load_prompt_encoder(source.prompt_encoder) if source.prompt_encoder else None
+    if not encoder.chat_template and function is None:
+        raise TokenizerError(
+            f"tokenizer {source.name!r} has no chat template, so prompts can't be rendered with it; put the model's "
+            "chat_template.jinja beside it, or name the model's own Python function as `prompt_encoder`"
+        )
+    notices = check_class(encoder, where, revision)
+    markers = find_markers(
+        lambda text: _vocabulary_id(encoder, text), encode=lambda text: encoder.encode(text, add_special_tokens=False)
+    )
+    template_date = "" if function else date_for(encoder, source.template_date)
+    tokenizer = Tokenizer(
+        source=msgspec.structs.replace(source, template_date=template_date),
         encoder=encoder,
         text_encoder=TextEncoder(encoder),
+        prompt_encoder=function,
         markers=markers,
-        vocabulary_size=_vocabulary_size(encoder, where, revision),
-        control_texts=re.compile("|".join(re.escape(text) for text in special)),
-        control_ids=_control_ids(encoder),
+        vocabulary_size=vocabulary_size(encoder, where, revision),
+        control_ids=control_ids_of(encoder),
         template_date=template_date,
         identity={
-            "tokenizer": Path(where).name if looks_like_path(name) else name,
+            "tokenizer": Path(where).name if looks_like_path(source.name) else source.name,
             "tokenizer_revision": revision,
             "tokenizer_class": type(encoder).__name__,
             "tokenizer_sha256": _tokenizer_hash(encoder),
-            "chat_template_sha256": hashlib.sha256(str(encoder.chat_template).encode()).hexdigest(),
+            "chat_template_sha256": "" if function else _hash(str(encoder.chat_template)),
             "template_date": template_date,
+            "prompt_encoder": function.name if function else "",
+            "prompt_encoder_sha256": function.sha256 if function else "",
         },
     )
+    return msgspec.structs.replace(tokenizer, notices=(*notices, *_check_probe(tokenizer)))
+
+
+def _check_probe(tokenizer: Tokenizer) -> tuple[str, ...]:
+    try:
+        text, ids = tokenizer.render(_PROBE), tokenizer.prompt_ids(_PROBE)
+    except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        return (f"a probe conversation can't be rendered, so the prompts' beginning is unchecked: {one_line(error)}",)
+    return check_rendered(tokenizer.encoder, tokenizer.control_ids, text, ids, tokenizer.encode([text])[0])
 
 
 def _refuse_others_arguments(arguments: Mapping[str, object]) -> None:
     for name in arguments:
         if name in _NOT_THE_TEMPLATES:
             raise InputError(f"template_kwargs holds {name!r}, which is no argument of a chat template; take it out")
-
-
-def _compare_with_raw(encoder: PreTrainedTokenizerBase, where: str, revision: str) -> None:
-    path = _file_of(where, "tokenizer.json", revision)
-    if path is None:
-        return
-    raw = RawTokenizer.from_file(path)
-    for text in PROBES:
-        ours = encoder.encode(text, add_special_tokens=False)
-        if list(ours) != raw.encode(text, add_special_tokens=False).ids:
-            raise TokenizerError(
-                f"tokenizer {where!r} was loaded as {type(encoder).__name__} by transformers "
-                f"{transformers.__version__}, which gives {text!r} other ids than its tokenizer.json does; "
-                "set trust_remote_code or another transformers version, and pin the revision"
-            )
-
-
-def _control_ids(encoder: PreTrainedTokenizerBase) -> frozenset[int]:
-    added = {i: token.content for i, token in encoder.added_tokens_decoder.items()}
-    spaces = {i for i, content in added.items() if not content.replace("▁", "").strip()}
-    return frozenset({*added, *encoder.all_special_ids} - spaces)
-
-
-def _vocabulary_size(encoder: PreTrainedTokenizerBase, where: str, revision: str) -> int:
-    """The model's bound: padded vocabularies have ids that the tokenizer does not name."""
-    path = _file_of(where, "config.json", revision)
-    if path is None:
-        return len(encoder)
-    config, _ = PretrainedConfig.get_config_dict(str(Path(path).parent))
-    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
-    return int(size) if size else len(encoder)
-
-
-def _file_of(where: str, name: str, revision: str) -> str | None:
-    found = cached_file(where, name, revision=revision or None, _raise_exceptions_for_missing_entries=False)
-    return str(found) if found else None
 
 
 def _vocabulary_id(encoder: PreTrainedTokenizerBase, text: str) -> int | None:
@@ -240,5 +254,8 @@ def _vocabulary_id(encoder: PreTrainedTokenizerBase, text: str) -> int | None:
 def _tokenizer_hash(encoder: PreTrainedTokenizerBase) -> str:
     """What the tokenizer does, not how its file is written: its vocabulary and the probes' ids."""
     probes = [list(encoder.encode(text, add_special_tokens=False)) for text in PROBES]
-    content = json.dumps([sorted(encoder.get_vocab().items(), key=lambda item: item[1]), probes])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return _hash(json.dumps([sorted(encoder.get_vocab().items(), key=lambda item: item[1]), probes]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import journal
+from .channel_segments import segment_outputs
 from .checks import (
     DEFAULT_POLICY,
     SEVERITY,
@@ -28,7 +29,7 @@ from .errors import InputError, RunStopped
 from .markers import Markers, thinking_mode
 from .records import VERIFIED_SCHEMA, Response, Thinking, Verdict, open_parquet
 from .response_columns import IdLists, ResponseColumns
-from .segments import Bools, segment
+from .segments import Bools
 
 __all__ = ["DEFAULT_POLICY", "ResponseColumns", "VerificationSummary", "verify", "verify_journal"]
 
@@ -108,7 +109,7 @@ def verify(
     that names an unknown reason or verdict.
     """
     policy = complete_policy(policy)
-    segments = segment(columns.outputs, markers=markers, thinking=thinking, matched_ids=columns.matched_ids)
+    segments = segment_outputs(columns.outputs, markers=markers, thinking=thinking, matched_ids=columns.matched_ids)
     truncated = np.array(columns.finish_reasons, dtype=np.str_) == "length"
     shapes = shapes_of(segments, truncated)
     expected = _most_common(Counter(columns.fingerprints)) if fingerprint is None else fingerprint
