@@ -26,8 +26,8 @@ __all__ = ["PROBES", "Tokenizer", "TokenizerSource", "load_tokenizer", "template
 
 # Arguments of transformers' apply_chat_template that are not passed on to the template.
 _NOT_THE_TEMPLATES = frozenset(
-    {"conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize", "padding"}
-    | {"truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+    {"conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"}
+    | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
     | {"sanitize_control_tokens"}
 )
 _PROBE: list[dict[str, Json]] = [{"role": "user", "content": "What is 2+2?"}]
