@@ -193,11 +193,13 @@ def test_text_in_brackets_is_no_call(tmp_path: Path, text: str) -> None:
         ("[Note: (a) or (b)]", "", "bad_tool_call"),
         ("[f(a=b)]", "", "bad_arguments"),
         ("[f(a=1, a=2)]", "", "bad_arguments"),
-        ("[f()]", '[{"name": "f"}, {]', "bad_tools"),
+        ("[f()]", '[{"name": "f", "parameters": {}}, {]', "bad_tools"),
     ],
 )
 def test_a_bad_toolace_row_costs_itself_alone(tmp_path: Path, call: str, tools: str, reason: str) -> None:
-    bad = toolace(("user", "Hi"), ("assistant", call), ("user", "And?"), tools=tools or '[{"name": "f"}]')
+    bad = toolace(
+        ("user", "Hi"), ("assistant", call), ("user", "And?"), tools=tools or '[{"name": "f", "parameters": {}}]'
+    )
     assert reasons(read_rows(tmp_path, [bad, toolace(("user", "Good"))])) == [reason, ""]
 
 

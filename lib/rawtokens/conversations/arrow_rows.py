@@ -22,7 +22,10 @@ def parquet_rows(path: Path, name: str) -> Iterator[Row]:
 
 
 def arrow_rows(path: Path, name: str) -> Iterator[Row]:
-    """The rows of an Arrow file, or of an Arrow stream, as `datasets` keeps a data set on the disk."""
+    """The rows of an Arrow file, or of an Arrow stream, as `datasets` keeps a data set on the disk.
+
+    Raises pyarrow.ArrowInvalid where a batch is damaged, a text that is not UTF-8 included.
+    """
     with pa.memory_map(str(path)) as source:
         if source.read(6) == b"ARROW1":
             file = pa.ipc.open_file(source)
@@ -42,6 +45,7 @@ def padded_row(line: int, value: dict[str, Json], notices: tuple[str, ...] = ())
 
 def _small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
+        batch.validate(full=True)  # Arrow trusts its bytes: a damaged offset would end the process, without an error
         yield from (batch.slice(start, _BATCH) for start in range(0, batch.num_rows, _BATCH))
 
 

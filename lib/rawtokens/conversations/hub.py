@@ -9,6 +9,7 @@ belongs is rejected. This module does not know any format.
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -66,7 +67,8 @@ def _streamed(wanted: HubDataset) -> Iterable[dict[str, Json]]:
     from datasets import load_dataset  # type: ignore[import-untyped]  # here: its import takes 3 s
 
     revision = {"revision": wanted.revision} if wanted.revision else {}
-    rows = load_dataset(wanted.name, wanted.config or None, split=wanted.split, streaming=True, **revision)
+    name = str(Path(wanted.name).expanduser()) if wanted.name.startswith("~") else wanted.name
+    rows = load_dataset(name, wanted.config or None, split=wanted.split, streaming=True, **revision)
     has_json = "Json(" in str(rows.features)  # mixed objects, which come as text unless decoded
     made: Iterable[dict[str, Json]] = rows if has_json else rows.decode(False)  # pictures stay bytes: no row is one
     return made

@@ -55,6 +55,10 @@ class SeenIds:
         self._table = array("Q", bytes(8 * _FIRST_SIZE))
         self._count = 0
 
+    @property
+    def size_in_bytes(self) -> int:
+        return len(self._table) * self._table.itemsize
+
     def add(self, source_id: str) -> bool:
         """Put the id in; False where it was there already."""
         digest = hashlib.blake2b(source_id.encode(), digest_size=8).digest()

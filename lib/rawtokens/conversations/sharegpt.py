@@ -32,7 +32,7 @@ ROLES = {
 }
 CALLS = ("function_call", "function-call")
 _HERMES = {"system": "<tools>", "assistant": "<tool_call>"}
-TOOLACE_TOOLS = re.compile(r"\[\s*\{\s*\"name\"\s*:")
+TOOL_LIST = re.compile(r"\[\s*\{\s*\"name\"\s*:")
 
 
 def matches(row: Mapping[str, Json]) -> bool:
@@ -71,6 +71,11 @@ def asked_turns(row: Mapping[str, Json], turns: Turns) -> tuple[list[tuple[str, 
     if unread and spoken[0][1] != system:
         notices = (*notices, "system_column_unread")
     return [(speaker, _text(speaker, value)) for speaker, value in spoken[:count]], notices
+
+
+def lists_tools(text: str) -> bool:
+    """Whether a system text holds a list of functions, as ToolACE's does."""
+    return TOOL_LIST.search(text) is not None and ('"parameters"' in text or '"description"' in text)
 
 
 def called(text: str) -> list[Json]:
@@ -112,7 +117,7 @@ def _message(speaker: str, text: str) -> Message:
     role = ROLES[speaker]
     if role in _HERMES and _HERMES[role] in text:
         raise BadRow("tools_in_text", f"{_HERMES[role]} in a {speaker} turn: set the format to hermes")
-    if role == "system" and TOOLACE_TOOLS.search(text):
+    if role == "system" and lists_tools(text):
         raise BadRow("tools_in_text", "a list of functions in a system turn: set the format to toolace")
     if speaker not in CALLS:
         return {"role": role, "content": text}

@@ -21,7 +21,6 @@ from .turns import Turns
 
 NAME = "toolace"
 COLUMNS = ("conversations",)
-_TOOLS = sharegpt.TOOLACE_TOOLS
 _HOW_TO_CALL = re.compile(r"\[\s*\w+\(")
 _CALL = re.compile(r"\[\s*[^\[\](){}\"'=,]+\(")
 _KEY = re.compile(r"[^()\[\]{}\"'=]+")
@@ -30,8 +29,12 @@ _OPENERS, _CLOSERS = "([{", ")]}"
 
 
 def matches(row: Mapping[str, Json]) -> bool:
-    system = row.get("system")
-    return isinstance(system, str) and sharegpt.matches(row) and _TOOLS.search(system) is not None
+    turns = row.get("conversations")
+    if not sharegpt.matches(row) or not isinstance(turns, list):
+        return False
+    first = turns[0] if turns else None
+    texts = [row.get("system"), first.get("value") if isinstance(first, dict) and first.get("from") == "system" else ""]
+    return any(isinstance(text, str) and sharegpt.lists_tools(text) for text in texts)
 
 
 def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns: Turns = "last") -> Conversation:
@@ -41,10 +44,12 @@ def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns
     declared: tuple[Message, ...] = ()
     found: tuple[str, ...] = ()
     for place, (speaker, text) in enumerate(asked):
-        if speaker == "system" and place == 0 and _TOOLS.search(text):
+        if speaker == "system" and place == 0 and sharegpt.lists_tools(text):
             text, declared = _system(text)
             found = ("tools_out_of_text",)
-        if speaker != "system" or text.strip():
+        if speaker in sharegpt.CALLS:
+            messages.append({"role": "assistant", "content": "", "tool_calls": sharegpt.called(text)})
+        elif speaker != "system" or text.strip():
             messages += _messages(sharegpt.ROLES[speaker], text, messages[-1:])
     tools, odd = with_standard_types(declared)
     linked_messages, more = linked(messages)
@@ -58,7 +63,7 @@ def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns
 
 
 def _system(text: str) -> tuple[str, tuple[Message, ...]]:
-    start = _TOOLS.search(text)
+    start = sharegpt.TOOL_LIST.search(text)
     assert start is not None
     try:
         found, end = json.JSONDecoder().raw_decode(text, start.start())
