@@ -45,18 +45,19 @@ def planned_requests(
     their ids), while the server's prefix cache still holds what they share.
     """
     for batch in prompt_batches(folder, ["key", "prompt_ids"], rows=_BLOCK_ROWS):
+        wanted = [
+            [f"{key}/{sample}" for sample in range(samples_per_prompt)] if shard.holds(f"{key}/") else []
+            for key in batch["key"].to_pylist()
+        ]
+        if known is not None:
+            there = iter(known.contains_each([key for keys in wanted for key in keys]).tolist())
+            wanted = [[key for key in keys if not next(there)] for keys in wanted]
         prompts = IdLists.from_arrow(batch["prompt_ids"])
-        keys = batch["key"].to_pylist()
-        # Big-endian bytes sort as the ids do.
-        for row in sorted(range(len(keys)), key=lambda row: prompts.row(row).astype(">u4").tobytes()):
-            wanted = [f"{keys[row]}/{sample}" for sample in range(samples_per_prompt)]
-            if not shard.holds(wanted[0]):
-                continue
-            if known is not None:
-                there = known.contains_each(wanted)
-                wanted = [key for key, present in zip(wanted, there, strict=True) if not present]
-            prompt_ids = prompts.row(row).tolist() if wanted else []
-            for key in wanted:
+        ordered = IdLists(prompts.ids.astype(">i4"), prompts.offsets)  # big-endian bytes sort as the ids do
+        rows = [row for row, keys in enumerate(wanted) if keys]
+        for row in sorted(rows, key=lambda row: ordered.row(row).tobytes()):
+            prompt_ids = prompts.row(row).tolist()
+            for key in wanted[row]:
                 yield Request(key=key, prompt_ids=prompt_ids)
 
 
@@ -101,7 +102,7 @@ def _key_blocks(folder: Path, samples_per_prompt: int, shard: Shard) -> Iterator
         yield [
             f"{key}/{sample}"
             for key in batch["key"].to_pylist()
-            if shard.holds(f"{key}/0")
+            if shard.holds(f"{key}/")
             for sample in range(samples_per_prompt)
         ]
 

@@ -48,6 +48,7 @@ GENERATION_REASONS = (
     "completion_tokens_differ",
     "connection",
     "context_exceeded",
+    "duplicate_rid",
     "id_out_of_vocabulary",
     "malformed_answer",
     "prompt_tokens_differ",
