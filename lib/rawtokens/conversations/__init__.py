@@ -5,8 +5,8 @@ Rows in = conversations + rejections, in the files' order. A format is a module 
 a container is told by `containers`, a hub data set read by `hub`. This package does not know any tokenizer or template.
 
 Reasons: bad_json, not_an_object, bad_value, bad_id, duplicate_id, missing_field, bad_turn, unknown_role,
-no_user_turn, empty_prompt, not_continuable, not_text, bad_tools, bad_tool_call, bad_arguments, tools_in_text,
-tool_result_without_call, end_inside_turn, lone_surrogate.
+no_user_turn, empty_prompt, not_continuable, not_text, bad_tools, bad_tool_call, bad_arguments, bad_template_kwargs,
+tools_in_text, tool_result_without_call, end_inside_turn, lone_surrogate.
 Notices: leading_assistant, several_turns_after_the_last, empty_turn, nul_character, null_padding,
 unanswered_call, call_ids_of_the_file, developer_as_system, system_column_unread, tools_out_of_text,
 tools_differ, parameter_type_of_the_file, later_turns_without_answers, format_of_the_row, revision_not_pinned.
@@ -40,7 +40,7 @@ from . import (
 from .containers import EXPECTED, open_rows
 from .hub import PREFIX, hub_rows
 from .ids import SeenIds, identify
-from .rows import BadRow, Row, shown, with_lists
+from .rows import BadRow, Row, own_arguments, shown, with_lists
 from .tool_calls import without_padding
 from .turns import TURNS, Turns, checked
 
@@ -95,7 +95,7 @@ def read_conversations(
     the line in its file, and a rejection's detail begins with the file's name. It may be a hub data set,
     `hub:OWNER/NAME@REVISION#SPLIT` (see `hub`).
     `format="auto"`: each row is read by the format that it has itself; where that is not the format of most of the
-    first rows, it says so with the notice format_of_the_row. `turns`: see `turns`.
+    first rows, it says so with the notice format_of_the_row and its name. `turns`: see `turns`.
     `source_id` is the row's own `id`, as text, or comes from its content. A second row of the same id (7 and "7"
     are the same) is rejected, under the key `ID#rowN`, N its place in the data set, so that no two rows share a key.
     `limit` is the number of rows read, rejected ones among them. The first file is opened and the format settled at
@@ -209,16 +209,17 @@ def _conversation(row: Row, source_id: str, chosen: Format, turns: Turns, *, mix
     own = (_format_of(value) if mixed else None) or chosen
     notices = row.notices
     if own is not chosen and _GENERAL.get(chosen.NAME) != own.NAME:
-        notices = (*notices, "format_of_the_row")
+        notices = (*notices, f"format_of_the_row: {own.NAME}")
     try:
         media = next((name for name in _MEDIA if value.get(name)), None)
         if media:
             raise BadRow("not_text", f"{media} is not empty; only text is read")
         made = own.to_conversation(value, source_id=source_id, line=row.line, turns=turns)
         tools = without_padding(made.tools)
-        padding = () if tools is made.tools else ("null_padding",)
+        arguments, padded = own_arguments(value)
+        padding = () if tools is made.tools and not padded else ("null_padding",)
         notices = tuple(dict.fromkeys((*notices, *padding, *made.notices)))
-        return checked(replace(made, tools=tools, notices=notices), turns)
+        return checked(replace(made, tools=tools, template_kwargs=arguments, notices=notices), turns)
     except BadRow as problem:
         return _rejection(row, f"{source_id}#0", problem)
     except RecursionError:

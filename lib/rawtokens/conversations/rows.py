@@ -8,6 +8,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import cast
 
 import msgspec
 
@@ -91,6 +92,22 @@ def error_text(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "text that is not UTF-8, or a lone surrogate"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def own_arguments(row: Mapping[str, Json]) -> tuple[dict[str, Json], bool]:
+    """The template arguments that a row has of its own, and whether nulls among them were left out as Arrow's padding.
+
+    They stand in `template_kwargs` or `chat_template_kwargs`, as an object or as JSON text. Raises BadRow.
+    """
+    name = next((name for name in ("template_kwargs", "chat_template_kwargs") if row.get(name) is not None), "")
+    found = row.get(name)
+    if isinstance(found, str):
+        found = load_json(found, name, "bad_template_kwargs") if found.strip() else {}
+    if not isinstance(found or {}, dict):
+        raise BadRow("bad_template_kwargs", f"{name} must be a JSON object, found {shown(found)}")
+    given = cast("dict[str, Json]", found or {})
+    kept = {key: value for key, value in given.items() if value is not None}
+    return kept, len(kept) < len(given)
 
 
 def without_nulls(value: Json) -> Json:
