@@ -84,7 +84,7 @@ def _element(window: _Window, line: int) -> Row:
     while True:
         try:
             value, end = DECODER.raw_decode(window.text, window.place)
-            if end < len(window.text) or window.ended:  # 12 at the edge may be the beginning of 123
+            if window.ended or end <= len(window.text) - _LONGEST_WORD:  # 12 at the edge may be cut from 12e3
                 window.place = end
                 return _checked(line, value)
         except json.JSONDecodeError as error:
