@@ -18,7 +18,7 @@ from .errors import InputError
 
 KEY_START = b'{"key":"'
 KEY_END = b'","prompt_ids":'
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 20
 _NEW_KEYS = 1 << 17  # about 12 MB of a set; merging them into ten million takes 0.4 s
 
 

@@ -7,11 +7,9 @@ prompts.parquet. A file larger than the memory that is free is read from the dis
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,6 @@ import pyarrow.parquet as pq
 
 from rawtokens.records import PROMPTS_SCHEMA
 
-BLOCK = 1 << 22
 SCAN = """
 import resource, sys, time
 from pathlib import Path
@@ -28,11 +25,18 @@ from rawtokens.known_keys import KnownKeys
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 path = Path(sys.argv[1])
+buffer, bare = bytearray(1 << 20), []
+for _ in range(2):
+    started = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    bare.append(time.perf_counter() - started)
 before, started = rss(), time.perf_counter()
 known = KnownKeys.of([path])
 seconds = time.perf_counter() - started
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(len(known), seconds, rss() - before, peak - before)
+print(len(known), min(bare), seconds, rss() - before, peak - before)
 """
 COUNT = """
 import resource, sys, time
@@ -125,29 +129,19 @@ def write_prompts(folder: Path, rows: int) -> None:
 
 
 def measure_scan(path: Path) -> None:
-    """Print the scan of a journal beside a bare read of it; each read twice, the second counts."""
+    """Print the scan of a journal beside a bare read of it, which fills the page cache first."""
     size = path.stat().st_size
-    bare = min(bare_read(path) for _ in range(2))
-    lines, seconds, growth, peak = run(SCAN, path)
+    lines, bare, seconds, growth, peak = run(SCAN, path)
     print(
         f"  {lines:>12,.0f}  {size / 1e6:>9,.0f}  {size / bare / 1e6:>7,.0f}  {size / seconds / 1e6:>7,.0f}  "
         f"{seconds / lines * 1e6:>6.2f}  {growth / 1e6:>6.0f} ({peak / 1e6:.0f})  {growth / lines:>6.0f}"
     )
 
 
-def bare_read(path: Path) -> float:
-    """Seconds that a plain read takes."""
-    started = time.perf_counter()
-    with path.open("rb", buffering=0) as file:
-        while file.read(BLOCK):
-            pass
-    return time.perf_counter() - started
-
-
 def run(code: str, path: Path) -> list[float]:
     """The numbers that a fresh process prints."""
     command = [sys.executable, "-c", code, str(path)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ})
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
     return [float(word) for word in told.stdout.split()]
 
 
