@@ -20,6 +20,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_end: str = ""
     roles: tuple[str, ...] = ()
     spelled: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()  # further texts that are single ids in this family
     lacks: tuple[str, ...] = ()  # texts that are single ids in a family that this one is not
     may_reopen: bool = False  # the model writes the opener again that the prompt ends with
     channel_marks: tuple[str, ...] = ()  # harmony: start, channel, message, end
@@ -100,7 +101,8 @@ FAMILIES: dict[str, Family] = {
         tool_call_begin="<｜DSML｜invoke",
         tool_call_end="</｜DSML｜invoke",
         spelled=("<｜DSML｜tool_calls", "</｜DSML｜tool_calls>", "<｜DSML｜invoke", "</｜DSML｜invoke"),
-        roles=(*_DEEPSEEK_ROLES, *_DEEPSEEK_TOOLS.values(), "<｜latest_reminder｜>"),
+        holds=("｜DSML｜",),
+        roles=(*_DEEPSEEK_ROLES, *_DEEPSEEK_TOOLS.values()),
     ),
     # GLM-4.5, 4.6, 4.7, 5: the next role's marker ends a turn.
     "glm": Family(

@@ -84,12 +84,12 @@ def find_markers(
         name: texts
         for name, texts in FAMILIES.items()
         if family in ("auto", name)
-        and all(token_to_id(text) is not None for text in texts.single_ids())
+        and all(token_to_id(text) is not None for text in (*texts.single_ids(), *texts.holds))
         and all(token_to_id(text) is None for text in texts.lacks)
         and (encode is not None or not texts.spelled)
     }
-    most = max((len(texts.single_ids()) for texts in fitting.values()), default=0)
-    best = [name for name, texts in fitting.items() if len(texts.single_ids()) == most]
+    sizes = {name: len(texts.single_ids()) + len(texts.holds) for name, texts in fitting.items()}
+    best = [name for name, size in sizes.items() if size == max(sizes.values())]
     if len(best) > 1:
         raise TokenizerError(
             f"the tokenizer holds the markers of several families ({', '.join(best)}); name the right one: "
