@@ -27,14 +27,14 @@ def rss():
 path = Path(sys.argv[1])
 buffer, bare = bytearray(1 << 20), []
 for _ in range(2):
-    started = time.perf_counter()
+    started = time.process_time()
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):
             pass
-    bare.append(time.perf_counter() - started)
-before, started = rss(), time.perf_counter()
+    bare.append(time.process_time() - started)
+before, started = rss(), time.process_time()
 known = KnownKeys.of([path])
-seconds = time.perf_counter() - started
+seconds = time.process_time() - started
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(len(known), min(bare), seconds, rss() - before, peak - before)
 """
@@ -46,12 +46,12 @@ from rawtokens.planned import count_planned, planned_requests
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 folder, before = Path(sys.argv[1]), rss()
-started = time.perf_counter()
+started = time.process_time()
 known = KnownKeys.of([folder / "raw_responses.jsonl"])
 planned, present = count_planned(folder, 1, known)
-counted = time.perf_counter()
+counted = time.process_time()
 asked = sum(1 for _ in planned_requests(folder, 1, known=known))
-through = time.perf_counter()
+through = time.process_time()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(planned, present, asked, counted - started, through - counted, peak - before)
 """
@@ -67,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as made:
         folder = Path(made)
-        print("journal: lines, MB, bare read MB/s, scan MB/s, scan us a line, RSS growth MB (peak), bytes a key")
+        print("journal: lines, MB, bare read MB/CPU s, scan MB/CPU s, scan us a line, RSS growth MB (peak), bytes/key")
         path = folder / "raw_responses.jsonl"
         real = ids_text(4096, seed=1)
         write_journal(path, int(options.gib * 2**30 / (len(real) + 500)), real)
@@ -79,7 +79,7 @@ def main() -> None:
         planned, present, asked, counting, asking, growth = run(COUNT, folder)
         print(
             f"planned: {planned:,.0f} prompts of 200 ids, {present:,.0f} of them in the journal: counted in "
-            f"{counting:.1f} s, the other {asked:,.0f} made ready in {asking:.1f} s "
+            f"{counting:.1f} CPU s, the other {asked:,.0f} made ready in {asking:.1f} CPU s "
             f"({asked / asking:,.0f} a second), peak memory +{growth / 1e6:.0f} MB "
             f"(the prompts' ids alone are {planned * 800 / 1e6:,.0f} MB)"
         )
