@@ -91,8 +91,8 @@ def test_rows_in_are_prompts_and_rejections(target: Tokenizer, tmp_path: Path) -
     ]
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    count, rejections = tokenize_file(path, tmp_path / "out", target)
-    assert count + len(rejections) == len(rows)
+    counts = tokenize_file(path, tmp_path / "out", target, PromptOptions())
+    assert (counts.prompts, counts.rejected) == (2, 2)
     table = pq.read_table(tmp_path / "out" / "prompts.parquet")
     assert table.schema.equals(PROMPTS_SCHEMA)
     assert table["key"].to_pylist() == ["a#0", "c#0"]
@@ -107,11 +107,11 @@ def test_rows_in_are_prompts_and_rejections(target: Tokenizer, tmp_path: Path) -
 def test_a_file_without_a_usable_row_is_refused_and_earlier_prompts_stay(target: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "Hi"}]}) + "\n")
-    tokenize_file(path, tmp_path / "out", target)
+    tokenize_file(path, tmp_path / "out", target, PromptOptions())
     before = (tmp_path / "out" / "prompts.parquet").read_bytes()
     path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "<|im_end|>"}]}) + "\n")
     with pytest.raises(InputError, match="no row became a prompt"):
-        tokenize_file(path, tmp_path / "out", target)
+        tokenize_file(path, tmp_path / "out", target, PromptOptions())
     assert (tmp_path / "out" / "prompts.parquet").read_bytes() == before
     assert [item.reason for item in read_rejections(tmp_path / "out")] == ["control_token_in_text"]
     assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["prompts.parquet", "rejected.jsonl"]
@@ -135,7 +135,7 @@ def test_damaged_prompts_say_what_to_run(tmp_path: Path, content: bytes) -> None
 def test_half_written_prompts_say_what_to_run(target: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"id": "a", "messages": [{"role": "user", "content": "Hi"}]}) + "\n")
-    tokenize_file(path, tmp_path, target)
+    tokenize_file(path, tmp_path, target, PromptOptions())
     whole = (tmp_path / "prompts.parquet").read_bytes()
     (tmp_path / "prompts.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match="run stage 01 again"):
@@ -150,7 +150,7 @@ def test_prompts_of_another_tool_are_refused_by_their_columns(tmp_path: Path) ->
 
 def test_turns_that_this_version_does_not_know_are_refused(target: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="turns is 'all'"):
-        tokenize_file(tmp_path / "prompts.jsonl", tmp_path, target, turns="all")
+        tokenize_file(tmp_path / "prompts.jsonl", tmp_path, target, PromptOptions(turns="all"))
 
 
 def test_missing_prompts_say_what_to_run(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rawtokens import runs
 from rawtokens.engines.sglang import ServerFacts
 from rawtokens.errors import InputError, ResumeError, ServerError
 from rawtokens.records import Json, Sampling
+from rawtokens.rendering import PromptOptions
 from rawtokens.target_tokenizer import Tokenizer
 
 FACTS = ServerFacts(version="0.5.23", model="demo", weight_version="default", dtype="bfloat16")
@@ -114,14 +115,14 @@ def test_sampling_that_no_server_takes_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_stage_02_starts_while_prompts_are_being_rewritten(tmp_path: Path, target: Tokenizer) -> None:
-    runs.record_tokenizing(tmp_path, target, {})
-    runs.guard_tokenizing(tmp_path, target, {"thinking": False})
+    runs.record_tokenizing(tmp_path, target, PromptOptions())
+    runs.guard_tokenizing(tmp_path, target, PromptOptions(template_kwargs={"thinking": False}))
     with pytest.raises(InputError, match="run stage 01 first"):
         generating(tmp_path)
-    runs.record_tokenizing(tmp_path, target, {"thinking": False})
+    runs.record_tokenizing(tmp_path, target, PromptOptions(template_kwargs={"thinking": False}))
     generating(tmp_path)
     with pytest.raises(ResumeError, match=r"template_kwargs\.thinking: was False, now True"):
-        runs.guard_tokenizing(tmp_path, target, {"thinking": True})
+        runs.guard_tokenizing(tmp_path, target, PromptOptions(template_kwargs={"thinking": True}))
     generating(tmp_path)
 
 

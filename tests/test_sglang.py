@@ -13,6 +13,7 @@ from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Json, Response, Sampling
+from rawtokens.rendering import PromptOptions
 from rawtokens.target_tokenizer import Tokenizer
 from rawtokens.verification import verify_journal
 
@@ -49,8 +50,8 @@ def capture(folder: Path, url: str, target: Tokenizer, sampling: Sampling) -> tu
 
 
 def tokenized(folder: Path, target: Tokenizer, questions: list[str]) -> None:
-    tokenize_file(write_questions(folder / "questions.jsonl", questions), folder, target)
-    runs.record_tokenizing(folder, target, {})
+    tokenize_file(write_questions(folder / "questions.jsonl", questions), folder, target, PromptOptions())
+    runs.record_tokenizing(folder, target, PromptOptions())
 
 
 def generated_ids(url: str, prompt_ids: list[int], count: int = 96) -> list[int]:

@@ -85,6 +85,15 @@ def prompt_length(prompts: pd.DataFrame) -> Figure:
 
 
 @styled
+def prompt_modes(prompts: pd.DataFrame, *, most: int = 12) -> Figure:
+    """A bar a set of template arguments, stacked by thinking mode, with counts; beyond `most` sets one bar."""
+    kept = prompts["template_kwargs"].value_counts().index[:most]
+    sets = prompts["template_kwargs"].where(prompts["template_kwargs"].isin(kept), "others")
+    table = count_table(prompts.assign(template_kwargs=sets), "template_kwargs", "thinking")
+    return stacked_bars(table, "rows", xlabel="prompts", nothing="there are no prompts")
+
+
+@styled
 def shapes(rows: pd.DataFrame) -> Figure:
     """A bar a shape, stacked by finish reason, with counts."""
     return stacked_bars(

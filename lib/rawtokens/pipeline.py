@@ -21,7 +21,7 @@ from .prompts import PROMPTS
 from .run_file import RunFile, looks_like_path
 from .runs import MANIFEST, guard_settings
 from .shards import WHOLE, Shard
-from .stage_parameters import Scalar, shown_settings, stage_parameters
+from .stage_parameters import Scalar, prompt_options, shown_settings, stage_parameters
 
 NOTEBOOKS = {
     "00": "00_check_server",
@@ -83,7 +83,8 @@ def run_stages(
     with ExitStack() as stack:
         for name in plan.datasets:
             stack.enter_context(_writing(plan, name))
-            guard_settings(plan.run_folder / name, plan.settings.sampling, plan.settings.model.template_kwargs)
+            options = prompt_options(plan.settings, name)
+            guard_settings(plan.run_folder / name, plan.settings.sampling, options)
         urls: Sequence[str] = plan.settings.servers.urls
         # A server takes half a minute to start; prompts are tokenized meanwhile.
         ready = stack.enter_context(start_server()) if start_server and _lacking(plan) else None

@@ -3,8 +3,8 @@
 This module does not know how a prompt file looks (conversations do) nor how a conversation becomes ids (rendering).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,61 +14,67 @@ import pyarrow.parquet as pq
 
 from .conversations import read_conversations
 from .errors import InputError, RunStopped, one_line
-from .journal import REJECTED, write_rejections
-from .records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection, open_parquet
-from .rendering import PromptOptions, tokenize_conversations
+from .journal import REJECTED
+from .prompt_workers import tokenize_rows
+from .records import PROMPTS_SCHEMA, open_parquet
+from .rejections import new_rejections
+from .rendering import PromptOptions, check_options
 
 if TYPE_CHECKING:
     from .target_tokenizer import Tokenizer
 
 PROMPTS = "prompts.parquet"
 _BATCH = 1000
-_ENCODED_TOGETHER = 256
+
+
+class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a prompt file: rows in = prompts + rejected."""
+
+    prompts: int
+    rejected: int
 
 
 def tokenize_file(
     path: Path,
     folder: Path,
     tokenizer: "Tokenizer",
+    options: PromptOptions,
     *,
     prompt_format: str = "auto",
-    turns: str = "last",
     limit: int | None = None,
-    template_kwargs: Mapping[str, Json] | None = None,
-) -> tuple[int, list[Rejection]]:
-    """A prompt file becomes `folder`/prompts.parquet, and what fails goes to rejected.jsonl.
+    processes: int = 1,
+) -> FileCounts:
+    """A prompt file becomes `folder`/prompts.parquet, and what fails goes to rejected.jsonl; memory stays flat.
 
-    Returns the number of prompts and the rejections; rows in = prompts + rejections. Both files appear whole or
-    not at all. Raises InputError where no row became a prompt: earlier prompts then stay as they were.
+    `path` may be what `read_conversations` takes: a file, a glob, a hub data set. `processes` as `tokenize_rows` has
+    it. Both files appear whole or not at all. Raises InputError where no row became a prompt: earlier prompts then stay
+    as they were.
     """
-    if turns != "last":
-        raise InputError(f"turns is {turns!r}; this version knows `last`")
-    rejections: list[Rejection] = []
-
-    options = PromptOptions(template_kwargs=dict(template_kwargs or {}))
-
-    def prompts() -> Iterator[Prompt]:
-        for made in _tokenized(read_conversations(path, format=prompt_format, limit=limit), tokenizer, options):
-            if isinstance(made, Rejection):
-                rejections.append(made)
-            else:
-                yield made
-
+    check_options(options)
+    rows = read_conversations(path, format=prompt_format, turns=options.turns, limit=limit)
     temporary = folder / f".{PROMPTS}.tmp"
+    prompts = rejected = 0
+    reasons: set[str] = set()
     try:
-        count = _write_prompts(temporary, prompts())
-        write_rejections(folder, "tokenize", rejections)
-        if count == 0:
-            reasons = ", ".join(sorted({rejection.reason for rejection in rejections})) or "the file has no rows"
+        folder.mkdir(parents=True, exist_ok=True)
+        with new_rejections(folder) as reject, _writer(temporary) as write:
+            for done in tokenize_rows(rows, tokenizer, options, processes=processes):
+                write(done.prompts)
+                reject(done.rejections)
+                prompts += done.prompts.num_rows
+                rejected += len(done.rejections)
+                reasons.update(rejection.reason for rejection in done.rejections)
+        if prompts == 0:
+            why = ", ".join(sorted(reasons)) or "the file has no rows"
             raise InputError(
-                f"{path}: no row became a prompt ({reasons}); see {folder / REJECTED}, mend the file, run again"
+                f"{path}: no row became a prompt ({why}); see {folder / REJECTED}, mend the file, run again"
             )
         temporary.replace(folder / PROMPTS)
     except OSError as error:
         raise RunStopped(f"can't write {folder / PROMPTS}: {error}; mend the folder, then run it again") from error
     finally:
         temporary.unlink(missing_ok=True)
-    return count, rejections
+    return FileCounts(prompts=prompts, rejected=rejected)
 
 
 def read_prompts(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, object]]:
@@ -95,30 +101,17 @@ def prompt_batches(
         raise InputError(f"{path} can't be read ({one_line(error)}); run stage 01 again") from error
 
 
-def _tokenized(
-    rows: Iterable[Conversation | Rejection], tokenizer: "Tokenizer", options: PromptOptions
-) -> Iterator[Prompt | Rejection]:
-    """The rows' prompts and rejections, in the rows' order."""
-    rows = iter(rows)
-    while batch := list(islice(rows, _ENCODED_TOGETHER)):
-        made = iter(tokenize_conversations([row for row in batch if isinstance(row, Conversation)], tokenizer, options))
-        yield from (next(made) if isinstance(row, Conversation) else row for row in batch)
+@contextmanager
+def _writer(path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Write tables into one Parquet file, in row groups of about 1,000 rows."""
+    waiting: list[pa.Table] = []
+    with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd", use_dictionary=False) as file:
 
+        def write(table: pa.Table) -> None:
+            waiting.append(table)
+            if sum(part.num_rows for part in waiting) >= _BATCH:
+                file.write_table(pa.concat_tables(waiting))
+                waiting.clear()
 
-def _write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
-    count = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd", use_dictionary=False) as writer:
-        batch: list[Prompt] = []
-        for prompt in prompts:
-            batch.append(prompt)
-            count += 1
-            if len(batch) == _BATCH:
-                writer.write_table(_table(batch))
-                batch = []
-        writer.write_table(_table(batch))
-    return count
-
-
-def _table(prompts: Sequence[Prompt]) -> pa.Table:
-    return pa.Table.from_pylist([msgspec.structs.asdict(prompt) for prompt in prompts], schema=PROMPTS_SCHEMA)
+        yield write
+        file.write_table(pa.concat_tables([PROMPTS_SCHEMA.empty_table(), *waiting]))

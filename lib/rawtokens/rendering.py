@@ -5,7 +5,7 @@ not know where conversations come from, nor what the model will answer.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import jinja2
 import msgspec
@@ -22,10 +22,10 @@ from .control_tokens import (
     find_control_tokens,
     ids_as_text,
 )
-from .errors import one_line
+from .errors import InputError, one_line
 from .markers import thinking_mode
 from .records import Conversation, Json, Prompt, Rejection
-from .thinking_modes import Portion, arguments_of, encoded
+from .thinking_modes import Portion, arguments_of, check_mix, encoded
 from .tool_arguments import BadArguments, Form, has_calls, wanted_form, with_wanted_form
 
 if TYPE_CHECKING:
@@ -33,11 +33,24 @@ if TYPE_CHECKING:
 
 
 class PromptOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides a prompt's ids beside the conversation and the tokenizer."""
+    """What decides a data set's prompt ids beside its file and the tokenizer; a run's manifest covers all of it.
 
+    `turns` is which turn is generated (conversations.turns), `template_kwargs` and `mix` are the template's arguments
+    (thinking_modes), `control_tokens` is what becomes of rows whose texts hold some.
+    """
+
+    turns: str = "last"
     template_kwargs: dict[str, Json] = {}
     mix: tuple[Portion, ...] = ()
     control_tokens: ControlTokens = "skip"
+
+
+def check_options(options: PromptOptions) -> None:
+    """Raise InputError for options that no row can follow; `turns` is read_conversations' to check."""
+    known = get_args(ControlTokens)
+    if options.control_tokens not in known:
+        raise InputError(f"control_tokens is {options.control_tokens!r}; expected one of {', '.join(known)}")
+    check_mix(options.mix)
 
 
 class _Open(msgspec.Struct, frozen=True, kw_only=True):

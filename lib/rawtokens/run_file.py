@@ -8,13 +8,17 @@ import math
 import re
 from collections.abc import Hashable
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import yaml
 
 from .addresses import check_variable_name, server_urls
+from .control_tokens import ControlTokens
+from .conversations.turns import TURNS
 from .errors import InputError
 from .records import Sampling
+from .thinking_modes import Portion, check_mix
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -49,6 +53,9 @@ class DatasetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     format: str = "auto"
     turns: str = "last"
     limit: int | None = None
+    template_kwargs: dict[str, object] = {}  # JSON values; they win over the model's
+    mix: tuple[Portion, ...] = ()
+    control_tokens: str = "skip"
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,8 +151,16 @@ def _check(settings: RunFile) -> None:
     for name, dataset in settings.datasets.items():
         if name in _TAKEN:
             raise InputError(f"a data set can't be called {name!r}: the run keeps its own {name} in that folder")
-        if dataset.turns != "last":
-            raise InputError(f"turns of {name} is {dataset.turns!r}; this version knows `last`")
+        for key, value, known in (
+            ("turns", dataset.turns, TURNS),
+            ("control_tokens", dataset.control_tokens, get_args(ControlTokens)),
+        ):
+            if value not in known:
+                raise InputError(f"{key} of {name} is {value!r}; expected one of {', '.join(known)}")
+        try:
+            check_mix(dataset.mix)
+        except InputError as error:
+            raise InputError(f"datasets.{name}: {error}") from error
         if dataset.limit is not None and dataset.limit < 1:
             raise InputError(f"limit of {name} is {dataset.limit}; expected a positive number of rows, or null for all")
     check_sampling(settings.sampling)

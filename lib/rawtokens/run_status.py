@@ -24,6 +24,7 @@ from .prompts import PROMPTS
 from .records import open_parquet
 from .runs import guard_settings
 from .shards import shard_of
+from .stage_parameters import prompt_options
 
 FRESH_SECONDS = 60.0  # a run writes every three seconds; a busy disk or a clock that is off takes more
 _BLOCK = 1 << 22
@@ -47,7 +48,7 @@ def _dataset_lines(plan: Plan, name: str) -> Iterator[str]:
     for record in runs:
         yield f"  {_run_line(record)}"
     try:
-        guard_settings(folder, sampling, plan.settings.model.template_kwargs)
+        guard_settings(folder, sampling, prompt_options(plan.settings, name))
     except RawTokensError as error:
         yield f"  settings differ from those of the responses: {one_line(error)}"
     for stage in _DATASET_STAGES:

@@ -1,7 +1,7 @@
 """A run's manifest, and the guard that keeps two runs from mixing.
 
-The manifest (run.json in a data set's folder) holds what changes ids: tokenizer, template, its arguments and
-their mix by stage 01, engine, model and sampling by the first stage 02; the fingerprint is a hash over it. URLs, window, limit
+The manifest (run.json in a data set's folder) holds what changes ids: tokenizer, template, its arguments and their mix
+by stage 01, engine, model and sampling by the first stage 02; the fingerprint is a hash over it. URLs, window, limit
 and samples_per_prompt change no id and stay outside. This module does not know how a stage does its work.
 """
 

@@ -5,9 +5,13 @@ This module does not know what a notebook does with them, nor which of them make
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
+from .control_tokens import ControlTokens
+from .records import Json
+from .rendering import PromptOptions
 from .run_file import RunFile
 
 Scalar = str | int | float | bool
@@ -33,14 +37,32 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
         return {**place, **tokenizer, **servers, **template}
     place["dataset"] = name
     if stage == "01":
-        dataset = settings.datasets[name]
-        file: dict[str, Scalar] = {"prompts": dataset.prompts, "format": dataset.format, "turns": dataset.turns}
-        return {**place, **file, "limit": dataset.limit or 0, **tokenizer, **template}
+        dataset, options = settings.datasets[name], prompt_options(settings, name)
+        file: dict[str, Scalar] = {"prompts": dataset.prompts, "format": dataset.format, "limit": dataset.limit or 0}
+        asked: dict[str, Scalar] = {
+            "turns": options.turns,
+            "template_kwargs": msgspec.json.encode(options.template_kwargs).decode(),
+            "mix": msgspec.json.encode(options.mix).decode(),
+            "control_tokens": options.control_tokens,
+        }
+        return {**place, **file, **asked, **tokenizer}
     if stage == "02":
         window = settings.servers.max_in_flight
         sampling = {**msgspec.structs.asdict(settings.sampling), "seed": settings.sampling.seed or 0}
         return {**place, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
     return {**place, **tokenizer} if stage == "03" else place
+
+
+def prompt_options(settings: RunFile, name: str) -> PromptOptions:
+    """How a data set's prompts are rendered: its own template arguments win over the model's."""
+    dataset = settings.datasets[name]
+    arguments = cast("dict[str, Json]", {**settings.model.template_kwargs, **dataset.template_kwargs})
+    return PromptOptions(
+        turns=dataset.turns,
+        template_kwargs=arguments,
+        mix=dataset.mix,
+        control_tokens=cast(ControlTokens, dataset.control_tokens),
+    )
 
 
 def shown_settings(settings: RunFile) -> Mapping[str, object]:

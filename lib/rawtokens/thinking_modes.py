@@ -7,7 +7,7 @@ what an argument does: what is expected of an output comes from the rendered pro
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jinja2.meta
@@ -70,8 +70,10 @@ def encoded(arguments: Mapping[str, object]) -> str:
     return msgspec.json.encode(arguments, order="deterministic").decode()
 
 
-def unread_arguments(tokenizer: "Tokenizer", names: Iterable[str]) -> list[str]:
-    """Those names that the chat template never reads: giving them changes nothing, which may be a slip."""
+def unread_arguments(
+    tokenizer: "Tokenizer", template_kwargs: Mapping[str, Json], mix: Sequence[Portion] = ()
+) -> list[str]:
+    """The arguments that the chat template never reads: giving them changes nothing, which may be a slip."""
     from transformers.utils.chat_template_utils import _compile_jinja_template  # seconds to import
 
     read: set[str] = set()
@@ -80,7 +82,8 @@ def unread_arguments(tokenizer: "Tokenizer", names: Iterable[str]) -> list[str]:
         # transformers' own environment: it knows the template's extensions ({% generation %}, loop controls).
         parsed = _compile_jinja_template(template).environment.parse(template)
         read |= {name.name for name in parsed.find_all(jinja2.nodes.Name) if name.ctx == "load"}
-    return sorted(set(names) - read)
+    given = {*template_kwargs, *(name for portion in mix for name in portion.template_kwargs)}
+    return sorted(given - read)
 
 
 def _portion_of(source_id: str, mix: Sequence[Portion]) -> Mapping[str, Json]:

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from . import journal, throughput
 from .errors import InputError
-from .records import VERIFIED_SCHEMA, Json, Rejection, Shape, Verdict
+from .records import VERIFIED_SCHEMA, Json, Rejection, Shape, Stage, Verdict
+from .rejections import each_rejection
 from .throughput import share
 
 SHAPES: tuple[str, ...] = get_args(Shape)
@@ -49,14 +50,14 @@ def read_verified(folder: Path) -> pd.DataFrame:
 
 
 def read_prompts(folder: Path) -> pd.DataFrame:
-    """prompts.parquet without ids and messages: key, source_id, turn, prompt_tokens, thinking.
+    """prompts.parquet without ids and messages: key, source_id, turn, prompt_tokens, thinking, template_kwargs.
 
     Raises InputError where the file is missing.
     """
     path = folder / "prompts.parquet"
     if not path.exists():
         raise InputError(f"{path} is missing; run notebook 01_tokenize_prompts for this data set first")
-    columns = ["key", "source_id", "turn", "prompt_tokens", "thinking"]
+    columns = ["key", "source_id", "turn", "prompt_tokens", "thinking", "template_kwargs"]
     frame: pd.DataFrame = pq.ParquetFile(path).read(columns=columns).to_pandas()
     return frame
 
@@ -141,14 +142,18 @@ def segment_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis(index=None)
 
 
-def rejection_table(folder: Path) -> pd.DataFrame:
-    """rejected.jsonl by stage and reason: columns stage, reason, rows, first key, detail (of the first)."""
+def rejection_table(folder: Path, *, stage: Stage | None = None) -> pd.DataFrame:
+    """Rejected rows by stage and reason: columns stage, reason, rows, first key, detail (of the first).
+
+    Of one `stage`, or of all. Read one at a time: a file of a million rows may be rejected whole.
+    """
     counts: dict[tuple[str, str], int] = {}
     first: dict[tuple[str, str], Rejection] = {}
-    for rejection in journal.read_rejections(folder):
-        kind = (rejection.stage, rejection.reason)
-        counts[kind] = counts.get(kind, 0) + 1
-        first.setdefault(kind, rejection)
+    for rejection in each_rejection(folder):
+        if stage in (None, rejection.stage):
+            kind = (rejection.stage, rejection.reason)
+            counts[kind] = counts.get(kind, 0) + 1
+            first.setdefault(kind, rejection)
     lines = [(*kind, count, first[kind].key, first[kind].detail) for kind, count in counts.items()]
     return pd.DataFrame(lines, columns=["stage", "reason", "rows", "first key", "detail"])
 

@@ -1,0 +1,56 @@
+"""What notebook 01 shows, in one sentence each, computed from the same tables.
+
+This module does not know whether a number is good or bad, only what it means for the prompts.
+"""
+
+import pandas as pd
+
+from .takeaways import FEW
+
+
+def rejected_rows(rejections: pd.DataFrame, total: int) -> str:
+    """How many of `total` rows went no further, and the most frequent reason, from `rejection_table`."""
+    if rejections.empty:
+        return f"All {total:,} rows became prompts."
+    most = rejections.sort_values("rows", ascending=False, kind="stable").iloc[0]
+    return (
+        f"{_of(int(rejections['rows'].sum()), total)} became no prompt; the most frequent reason is "
+        f"{most['reason']} ({most['rows']:,})."
+    )
+
+
+def control_tokens(found: pd.DataFrame, choice: str) -> str:
+    """What stands in rows' own texts, and what became of it, from `control_token_table` and the choice made."""
+    if found.empty:
+        return "No control id comes from a row's own text: every one is the chat template's."
+    done = {
+        "skip": "such rows are rejected",
+        "keep": "such rows are kept, and the model sees control tokens where people wrote text",
+        "as_text": "such rows are encoded as ordinary text, or rejected where that is not proved",
+    }[choice]
+    most = found.iloc[0]
+    return (
+        f"{len(found):,} control token{'s' * (len(found) != 1)} came from rows' own texts, most often {most['token']} "
+        f"({most['occurrences']:,}); with control_tokens={choice} {done}."
+    )
+
+
+def prompt_modes(modes: pd.DataFrame) -> str:
+    """What the rendered prompts ask for, and how near a mix came to what was wanted, from `mode_table`."""
+    if not modes["rows"].sum():
+        return "There are no prompts."
+    words = {"opened": "end inside thinking", "off": "have closed it", "by_model": "leave it to the model"}
+    counts = modes[modes["thinking"] != ""].groupby("thinking")["rows"].sum()
+    total = int(modes["rows"].sum())
+    parts = [f"{_of(int(counts[name]), total)} {text}" for name, text in words.items() if name in counts]
+    text = f"{'; '.join(parts)}."
+    mixed = modes.drop_duplicates("template arguments").dropna(subset="wanted share")
+    if len(mixed) < 2:
+        return text
+    furthest = float((mixed["share"] - mixed["wanted share"]).abs().max())
+    return f"{text} The shares of the mix are at most {furthest:.1%} from those wanted."
+
+
+def _of(part: int, whole: int) -> str:
+    """`3 of 12 rows (25.0%)`; no percentage where the whole is small."""
+    return f"{part:,} of {whole:,} rows" + (f" ({part / whole:.1%})" if whole >= FEW else "")
