@@ -34,6 +34,17 @@ def test_paths_are_relative_to_the_run_file_and_hub_ids_stay(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("written", "found"),
+    [("hub:o/n@abc#all/test", "hub:o/n@abc#all/test"), ("hub:./set#test", "hub:{folder}/set#test")],
+)
+def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_run_file(
+    tmp_path: Path, written: str, found: str
+) -> None:
+    settings = load_run_file(write(tmp_path, SMALLEST.replace("prompts.json", written)))
+    assert settings.datasets["B1"].prompts == found.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         (SMALLEST + "colour: red\n", "unknown field `colour`"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import InputError, one_line
+from ..errors import InputError
 from ..records import Json
 from .arrow_rows import padded_row
 from .rows import Row
@@ -56,9 +56,10 @@ def hub_rows(text: str) -> Iterator[Row]:
             line += 1
             yield padded_row(line, value, notices)
     except Exception as error:  # of `datasets` and all that it stands on: no class is common to them
+        why = " ".join(str(error).split())[:300] or type(error).__name__
         where = f" after row {line}" if line else ""
         raise InputError(
-            f"{text} can't be read{where} ({one_line(error)}); check the name, the revision, the config/split behind # "
+            f"{text} can't be read{where} ({why}); check the name, the revision, the config/split behind # "
             "and the network; a gated data set needs its terms accepted and a token in HF_TOKEN"
         ) from error
 
