@@ -278,3 +278,17 @@ def test_another_engine_can_be_named(monkeypatch: pytest.MonkeyPatch, engine: Pa
     monkeypatch.setenv("RAWTOKENS_ENGINE_PYTHON", str(tmp_path / "none"))
     with pytest.raises(InputError, match=r"RAWTOKENS_ENGINE_PYTHON=.*none is no program.*make engine"):
         find_engine_python()
+
+
+def test_a_killed_server_is_launched_again_on_its_port_with_its_options(start: Start, port: int) -> None:
+    server = start(extra_arguments=["--dtype", "float32"])
+    first = server.pid
+    os.killpg(first, signal.SIGKILL)
+    server.relaunch()
+    server.wait_until_ready(20)
+    assert server.pid != first
+    assert server.url == f"http://127.0.0.1:{port}"
+    told = [line for line in server.log_path.read_text().splitlines() if line.startswith("options")]
+    assert len(told) == 2
+    assert told[0] == told[1]
+    assert told[1].endswith("--dtype float32")

@@ -56,6 +56,7 @@ class DemoServer:
 
     port: int
     log_path: Path
+    command: Sequence[str | Path]
     process: subprocess.Popen[bytes]
     reservation: IO[bytes]
 
@@ -90,6 +91,12 @@ class DemoServer:
         self.process.stdin.close()  # the launcher's lifeline
         _end_group(self.process)
         self.reservation.close()
+
+    def relaunch(self) -> None:
+        """Launch it again on its port with the same options, what is left of it ended first; returns at once."""
+        self.stop()
+        _, self.reservation = reserve_port(self.port, tries=1)
+        self.process = _launched(self.command, self.log_path, self.reservation)
 
     def _end_of_log(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
@@ -143,9 +150,16 @@ def launch_demo_server(
     version = ["--weight-version", weight_version(model_directory)]
     options = ["--model-path", model, "--port", str(port), *version, *LAUNCH_OPTIONS, *extra_arguments]
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [python, LAUNCHER, *options],
+    log_path.write_bytes(b"")
+    command = [python, LAUNCHER, *options]
+    process = _launched(command, log_path, reservation)
+    return DemoServer(port=port, log_path=log_path, command=command, process=process, reservation=reservation)
+
+
+def _launched(command: Sequence[str | Path], log_path: Path, reservation: IO[bytes]) -> subprocess.Popen[bytes]:
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            command,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -153,7 +167,6 @@ def launch_demo_server(
             start_new_session=True,
             pass_fds=[reservation.fileno()],
         )
-    return DemoServer(port=port, log_path=log_path, process=process, reservation=reservation)
 
 
 def weight_version(model_directory: Path) -> str:
