@@ -1,7 +1,7 @@
 import signal
 
 import pytest
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from rawtokens.errors import RunStopped
 from rawtokens.kernel_runs import AFTER_STOP, LINE_LIMIT, KernelRun
@@ -28,6 +28,7 @@ def test_a_signal_between_two_cells_stops_before_the_next() -> None:
     work, telling = new_code_cell("work()"), new_code_cell("tell()", metadata={"tags": [AFTER_STOP]})
     run._cell_starts(cell=work)
     run.signal_name = signal.Signals.SIGINT.name
-    run._cell_starts(cell=telling)  # says what there is
+    run._cell_starts(cell=new_markdown_cell("## What there is"))
+    run._cell_starts(cell=telling)
     with pytest.raises(RunStopped, match="stopped by SIGINT"):
         run._cell_starts(cell=work)

@@ -165,12 +165,16 @@ def test_a_signal_reaches_the_kernel_and_stops_the_run(tmp_path: Path, monkeypat
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=terminate, daemon=True).start()
-    with pytest.raises(RunStopped, match=r"^04_wait.ipynb was stopped by SIGTERM; run it again to go on; the report"):
+    with pytest.raises(
+        RunStopped, match=r"^04_wait.ipynb was interrupted \(SIGTERM\); run it again to go on; the report"
+    ):
         execute_notebook(notebook, executed=tmp_path / "e.ipynb", report=tmp_path / "r.html", parameters={}, title="t")
 
     assert (tmp_path / "closed").exists()  # the cell could end its work
     assert lock_is_freed_within(20, tmp_path)
-    assert "was stopped by SIGTERM" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "was interrupted (SIGTERM)" in page
+    assert "nothing is lost. Run the same command again" in page
     assert not list(tmp_path.glob("*.running.ipynb"))
     assert signal.getsignal(signal.SIGTERM) is before
 

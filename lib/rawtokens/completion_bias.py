@@ -132,12 +132,15 @@ def state_table(rows: pd.DataFrame) -> pd.DataFrame:
 def length_curves(lengths: Lengths) -> pd.DataFrame:
     """Which share of outputs is longer than `ids`: columns ids, generated, estimated (with what was in flight).
 
-    The estimate ends where the longest that is generated ends; what is longer still is not known.
+    Steps from the shortest to the longest that is known of; what is in flight still may become longer than that.
     """
     values, counts = np.unique(lengths.generated, return_counts=True)
     _, shares, _ = kaplan_meier(values, counts.astype("float64"), lengths.reached)
+    ids = np.concatenate([[1.0], values, [max(values.max(initial=1.0), lengths.reached.max(initial=1.0))]])
     generated = 1.0 - np.cumsum(counts) / max(1, counts.sum())
-    return pd.DataFrame({"ids": values, "generated": generated, "estimated": 1.0 - np.cumsum(shares)})
+    curves = {"generated": generated, "estimated": 1.0 - np.cumsum(shares)}
+    ends = {name: np.concatenate([[1.0], curve, curve[-1:]]) for name, curve in curves.items()}
+    return pd.DataFrame({"ids": ids[: len(ends["generated"])], **ends})
 
 
 class LongShare(NamedTuple):
@@ -155,8 +158,6 @@ def long_share(lengths: Lengths) -> LongShare | None:
     ids = float(np.median(lengths.reached))
     curve = length_curves(lengths)
     shorter = curve[curve["ids"] <= ids]
-    if shorter.empty:
-        return LongShare(ids, 1.0, 1.0)
     return LongShare(ids, float(shorter["generated"].iloc[-1]), float(shorter["estimated"].iloc[-1]))
 
 

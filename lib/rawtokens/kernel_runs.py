@@ -133,7 +133,7 @@ class KernelRun:
         self.ready = True
 
     def _cell_starts(self, *, cell: NotebookNode, **_: object) -> None:
-        if not self.signal_name:
+        if not self.signal_name or cell.cell_type != "code":
             return
         if AFTER_STOP not in cell.metadata.get("tags", []):  # it came between two cells, where a kernel ignores SIGINT
             raise RunStopped(f"stopped by {self.signal_name}")

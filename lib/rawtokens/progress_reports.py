@@ -29,7 +29,7 @@ LINE_SECONDS = 10.0
 _LATER_LINE_SECONDS = 60.0  # from ten minutes on: three days at a line every ten seconds are 26,000 lines
 _EARLY_SECONDS = 600.0
 _PACES = 400  # moments kept: ten minutes at one every three seconds, and some
-INTERRUPTED = "interrupted"
+INTERRUPTED = "interrupted; run the same again to go on"
 
 
 class ProgressFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +67,8 @@ class ProgressReports:
 
     def __call__(self, progress: Progress) -> None:
         """Keep and, from time to time, show where the run is. A file that can't be written stops no run."""
+        if not self._paces:
+            self._paces.append(Pace(0.0, progress.rejected, 0))
         self._paces.append(Pace(progress.seconds, progress.done + progress.rejected, progress.ids))
         paces = list(self._paces)
         due = LINE_SECONDS if progress.seconds < _EARLY_SECONDS else _LATER_LINE_SECONDS
@@ -174,7 +176,7 @@ def _ending(record: ProgressFile) -> str:
     if record.state == "complete":
         return "through" if not record.progress.remaining else "ended"
     if record.state == "stopped":
-        return f"stopped: {record.reason}"
+        return f"stopped: {record.reason.removeprefix('stopped ')}"
     if record.left_s is None:
         return "time left: not known yet"
     low, high = (duration(seconds) for seconds in record.left_s)
@@ -198,7 +200,7 @@ def failures_in_words(failures: Mapping[str, int]) -> str:
 def require_through(reason: str, *, folder: Path) -> None:
     """What the last cell of notebook 02 asks: raise RunStopped where `until_stopped` gave a reason."""
     if reason:
-        raise RunStopped(f"{folder.name}: {reason}; what came is kept, run the same again to go on")
+        raise RunStopped(f"{folder.name}: {reason}")
 
 
 def _in_place() -> Callable[[str], None]:

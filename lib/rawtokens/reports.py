@@ -24,6 +24,8 @@ from .safe_html import clean_html, prose_html
 PAGE_LIMIT = 900_000  # bytes of outputs; a report stays under 1 MB
 HTML_LIMIT = 400_000  # bytes of one output; ten figures of a run take 20 to 100 kB each
 TEXT_LIMIT = 20_000  # characters of one printed text
+_MEND = "Mend what it names, then run the same command again: what is complete is kept."
+_GO_ON = "It was interrupted and nothing is lost. Run the same command again: it goes on where it was."
 _PARAMETERS = {"parameters", "injected-parameters"}  # tags
 
 
@@ -56,7 +58,7 @@ def render_report(executed: Path, report: Path, *, title: str) -> None:
         "has_heading": any(entry["level"] == 1 for entry in contents),
         "settings": _settings(executed, notebook),
         "failure": failure["text"] if failure else "",
-        "next_step": "Mend what it names, then run the same command again: what is complete is kept.",
+        "next_step": _GO_ON if failure and "was interrupted" in str(failure["text"]) else _MEND,
     }
     write_page(report, "report.jinja", facts)
 

@@ -186,8 +186,9 @@ def _cut_off(lengths: Lengths) -> str:
         return ""
     return (
         f" What was in flight at the stop ({len(lengths.reached):,}) had been for "
-        f"{_duration(float(np.median(lengths.seconds)))} in the median, about {long.ids:,.0f} ids at the pace of the "
-        f"others: {long.generated:.1%} of the generated outputs are longer, of all an estimated {long.estimated:.1%}."
+        f"{_duration(float(np.median(lengths.seconds)))} in the median, at least {long.ids:,.0f} ids at the pace of "
+        f"the others: {long.generated:.1%} of the generated outputs are longer, and an estimated {long.estimated:.1%} "
+        "of all."
     )
 
 
