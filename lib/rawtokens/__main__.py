@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--tokenizer", default=str(DEMO_MODEL), help="folder or hub id (default: the demo's)")
     check.add_argument("--revision", default="", help="hub revision of the tokenizer")
     check.add_argument("--trust-remote-code", action="store_true", help="run the hub repository's own Python")
+    check.add_argument("--prompt-encoder", default="", metavar="FILE.py:NAME", help="in place of a chat template")
     check.add_argument("--api-key-env", default="", metavar="NAME", help="environment variable that holds the key")
     check.set_defaults(command=_check_server)
 
@@ -194,7 +195,10 @@ def _check_server(options: argparse.Namespace) -> int:
     (url,) = server_urls([options.url])
     key = api_key_from(options.api_key_env)
     tokenizer = load_tokenizer(
-        options.tokenizer, revision=options.revision, trust_remote_code=options.trust_remote_code
+        options.tokenizer,
+        revision=options.revision,
+        trust_remote_code=options.trust_remote_code,
+        prompt_encoder=options.prompt_encoder,
     )
     checks = asyncio.run(check_server(url, tokenizer, api_key=key))
     print(checks_table(checks).to_string(index=False))

@@ -266,7 +266,11 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
 
 
 def _tokenizer_files(plan: Plan) -> list[Path]:
-    """Every file of a tokenizer's folder but weights: each may decide an id. A hub id is told by its revision."""
+    """Every file of a tokenizer's folder but weights, and a prompt encoder's: each may decide an id.
+
+    A hub id is told by its revision.
+    """
     folder = Path(plan.settings.model.tokenizer)
-    found = folder.iterdir() if folder.is_dir() else []
+    function = Path((plan.settings.model.prompt_encoder or "").rpartition(":")[0])
+    found = [*(folder.iterdir() if folder.is_dir() else []), function]
     return sorted(path for path in found if path.is_file() and path.suffix not in _WEIGHTS)

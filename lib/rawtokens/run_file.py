@@ -7,6 +7,7 @@ This module does not know whether a server answers, nor what a prompt file holds
 import math
 import re
 from collections.abc import Hashable
+from datetime import date
 from pathlib import Path
 from typing import get_args
 
@@ -26,11 +27,18 @@ _TAKEN = ("notebooks", "reports", "index.html", "server_check.json")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tokenizer that renders prompts, and what its template is given."""
+    """The tokenizer that renders prompts, and what its template is given.
+
+    `prompt_encoder` is a Python function for a model without a chat template: `module:function`, or
+    `path/to/file.py:function` (prompt_encoders). `template_date` is for a template that inserts the date; null is
+    today's.
+    """
 
     tokenizer: str
     revision: str | None = None
     trust_remote_code: bool = False
+    prompt_encoder: str | None = None
+    template_date: date | None = None
     template_kwargs: dict[str, object] = {}  # JSON values
 
 
@@ -96,7 +104,10 @@ def load_run_file(path: Path) -> RunFile:
     tokenizer = settings.model.tokenizer
     if looks_like_path(tokenizer) or (path.parent / tokenizer).exists():
         tokenizer = _resolve(path, tokenizer)
-    model = msgspec.structs.replace(settings.model, tokenizer=tokenizer)
+    function = settings.model.prompt_encoder
+    if function and function.rpartition(":")[0].endswith(".py"):
+        function = _resolve(path, function)
+    model = msgspec.structs.replace(settings.model, tokenizer=tokenizer, prompt_encoder=function)
     require_pinned_code(tokenizer, model.revision or "", trust_remote_code=model.trust_remote_code)
     return msgspec.structs.replace(
         settings,

@@ -26,6 +26,7 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
         "tokenizer": settings.model.tokenizer,
         "revision": settings.model.revision or "",
         "trust_remote_code": settings.model.trust_remote_code,
+        "prompt_encoder": settings.model.prompt_encoder or "",
     }
     servers: dict[str, Scalar] = {
         "urls": msgspec.json.encode(settings.servers.urls).decode(),
@@ -44,6 +45,7 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
             "template_kwargs": msgspec.json.encode(options.template_kwargs).decode(),
             "mix": msgspec.json.encode(options.mix).decode(),
             "control_tokens": options.control_tokens,
+            "template_date": settings.model.template_date.isoformat() if settings.model.template_date else "",
         }
         return {**place, **file, **asked, **tokenizer}
     if stage == "02":

@@ -76,9 +76,12 @@ def unread_arguments(
     """The arguments that the chat template never reads: giving them changes nothing, which may be a slip."""
     from transformers.utils.chat_template_utils import _compile_jinja_template  # seconds to import
 
+    from .template_dates import templates_of
+
+    if tokenizer.prompt_encoder is not None:
+        return []  # a Python function's reading can't be seen
     read: set[str] = set()
-    templates = tokenizer.encoder.chat_template
-    for template in templates.values() if isinstance(templates, dict) else [templates]:
+    for template in templates_of(tokenizer.encoder):
         # transformers' own environment: it knows the template's extensions ({% generation %}, loop controls).
         parsed = _compile_jinja_template(template).environment.parse(template)
         read |= {name.name for name in parsed.find_all(jinja2.nodes.Name) if name.ctx == "load"}
