@@ -19,6 +19,7 @@ from rawtokens.errors import InputError, LockedError, ResumeError, TokenizerErro
 from rawtokens.pipeline import NOTEBOOKS, Plan, run_stages
 from rawtokens.records import Json, Sampling
 from rawtokens.run_file import RunFile, load_run_file
+from rawtokens.shards import shard_of
 from rawtokens.stage_parameters import stage_parameters
 
 ROOT = Path(__file__).parents[1]
@@ -35,12 +36,15 @@ class Notebooks:
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.urls: list[str] = []
+        self.shards: list[str] = []
 
     def execute(
         self, notebook: Path, *, executed: Path, report: Path, parameters: Mapping[str, object], **_: object
     ) -> None:
         folder = Path(str(parameters["output_dir"]))
         self.ran.append(f"{notebook.stem[:2]} {folder.name}")
+        if parameters.get("shard"):
+            self.shards.append(str(parameters["shard"]))
         if "urls" in parameters:
             self.urls.append(str(parameters["urls"]))
         source = small_dataset.write(folder.parent / "source")
@@ -315,3 +319,40 @@ def test_other_settings_than_the_responses_have_are_refused_at_every_stage(
     with pytest.raises(ResumeError, match="holds responses of another set-up"):
         run(notebooks, plan(load_run_file(tmp_path / "run.yaml"), tmp_path, stage="03"))
     assert notebooks.ran == []
+
+
+def sharded(settings: RunFile, folder: Path, text: str) -> Plan:
+    todo = plan(settings, folder, stage="02", datasets=["A"])
+    return msgspec.structs.replace(todo, shard=shard_of(text))
+
+
+def test_shards_run_beside_each_other_and_each_shard_once(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path
+) -> None:
+    run(notebooks, plan(settings, tmp_path, stage="01", datasets=["A"]))
+    folder = tmp_path / "outputs" / "demo" / "A"
+    with journal.lock(folder / ".stages.lock", shared=True), journal.lock(folder / ".stages.1-of-2.lock"):
+        with pytest.raises(LockedError, match="A is being written by process"):
+            run(notebooks, sharded(settings, tmp_path, "1/2"))
+        with pytest.raises(LockedError):
+            run(notebooks, plan(settings, tmp_path, stage="03", datasets=["A"]))
+        assert notebooks.ran == []
+        assert run(notebooks, sharded(settings, tmp_path, "2/2")) == ["02 A"]
+    assert notebooks.shards == ["2/2"]
+    assert [path.name for path in (folder / "notebooks").glob("02*.ipynb")] == [f"{NOTEBOOKS['02']}.2-of-2.ipynb"]
+    assert (folder / "reports" / f"{NOTEBOOKS['02']}.2-of-2.html").exists()
+    with journal.lock(folder / ".stages.lock"), pytest.raises(LockedError):
+        run(notebooks, sharded(settings, tmp_path, "2/2"))
+
+
+def test_what_other_shards_miss_is_told_by_every_stage_behind(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    run(notebooks, plan(settings, tmp_path, datasets=["A"]))
+    path = tmp_path / "outputs" / "demo" / "A" / "raw_responses.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-3]))
+    run_stages(plan(settings, tmp_path, stage="03", datasets=["A"]), on_line=told.append)
+    assert told[-1] == "A: 3 generations of the data set are missing yet; stage 02 makes them"
+    run_stages(sharded(settings, tmp_path, "1/2"), on_line=told.append)
+    assert told[-1] == "A: no shard misses anything; next: the same command without --shard and --stage"
