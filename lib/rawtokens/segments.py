@@ -237,8 +237,8 @@ def positions_near(ids: NDArray[np.int32], wanted: Sequence[int]) -> Integers:
     for start in range(0, whole, _BLOCK):
         lanes = ids[start : min(start + _BLOCK, whole)].reshape(-1, _LANE)
         chosen = np.flatnonzero(_lanes_near(lanes, ranges))
-        rows, columns = np.nonzero(_near(lanes[chosen], ranges))
-        found.append(chosen[rows] * _LANE + columns + start)
+        places = np.flatnonzero(_near(lanes[chosen], ranges))
+        found.append(chosen[places // _LANE] * _LANE + places % _LANE + start)
     found.append(np.flatnonzero(_near(ids[whole:], ranges)) + whole)
     return np.concatenate(found)
 

@@ -20,22 +20,22 @@ from .checks import (
     DEFAULT_POLICY,
     SEVERITY,
     complete_policy,
-    prompt_digest,
+    prompt_digests,
     reasons_of_ids,
     reasons_of_keys,
     shapes_of,
 )
 from .errors import InputError, RunStopped
 from .markers import Markers, thinking_mode
-from .records import VERIFIED_SCHEMA, Response, Thinking, Verdict, open_parquet
-from .response_columns import IdLists, ResponseColumns
+from .records import VERIFIED_SCHEMA, Thinking, Verdict, open_parquet
+from .response_columns import IdLists, ResponseColumns, ResponseTexts
 from .segments import Bools
 
 __all__ = ["DEFAULT_POLICY", "ResponseColumns", "VerificationSummary", "verify", "verify_journal"]
 
 VERIFIED = "verified.parquet"
 PROMPTS = "prompts.parquet"
-_BATCH_IDS = 1 << 21  # as Python ints about 80 MB; two batches are alive at a time
+_BATCH_BYTES = 1 << 24  # of JSON text, about 3M ids: 40 MB as text, int64 and int32
 
 
 class VerificationSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ def verify_journal(
 ) -> VerificationSummary:
     """Verify all journals of a data set's folder into its verified.parquet (zstd, no dictionaries), in batches.
 
-    `vocabulary_size` is the model's. Rows stand in the order of the journals. Memory: two batches of about 2M
+    `vocabulary_size` is the model's. Rows stand in the order of the journals. Memory: a batch of about 3M
     ids, plus a digest a prompt and a key a row. The file appears whole or not at all. Raises InputError where the
     journal or prompts.parquet is missing or unreadable, or the policy is wrong, RunStopped where nothing can be
     written.
@@ -154,7 +154,7 @@ def read_known_prompts(path: Path) -> dict[str, bytes]:
             for batch in file.iter_batches(batch_size=4096, columns=["key", "prompt_ids"]):
                 prompts = IdLists.from_arrow(batch["prompt_ids"])
                 keys = batch["key"].to_pylist()
-                known.update((key, prompt_digest(prompts.row(index))) for index, key in enumerate(keys))
+                known.update(zip(keys, prompt_digests(prompts), strict=True))
     except (OSError, pa.ArrowException, KeyError) as error:
         raise InputError(f"{path} can't be read ({error}); run notebook 01_tokenize_prompts for it first") from error
     return known
@@ -185,13 +185,14 @@ def _write(
     keys: set[str] = set()
     options = {"compression": "zstd", "compression_level": 3, "use_dictionary": False}
     with pq.ParquetWriter(path, VERIFIED_SCHEMA, **options) as writer:
-        for responses in _batches(journals):
-            columns = ResponseColumns.from_responses(responses)
+        for columns in _batches(journals):
             fingerprint = columns.fingerprints[0] if fingerprint is None else fingerprint
             table = verify(
                 columns,
                 markers=markers,
-                thinking=[thinking_mode(response.prompt_ids, markers) for response in responses],
+                thinking=[
+                    thinking_mode(columns.prompts.row(row).tolist(), markers) for row in range(len(columns.keys))
+                ],
                 vocabulary_size=vocabulary_size,
                 known_prompts=known_prompts,
                 policy=policy,
@@ -217,18 +218,18 @@ def _write(
     )
 
 
-def _batches(journals: Iterable[Path]) -> Iterator[list[Response]]:
-    batch: list[Response] = []
-    ids = 0
+def _batches(journals: Iterable[Path]) -> Iterator[ResponseColumns]:
+    batch: list[ResponseTexts] = []
+    size = 0
     for path in journals:
-        for response in journal.read_responses(path):
+        for response in journal.read_records(path, ResponseTexts):
             batch.append(response)
-            ids += len(response.prompt_ids) + len(response.output_ids)
-            if ids >= _BATCH_IDS:
-                yield batch
-                batch, ids = [], 0
+            size += len(memoryview(response.prompt_ids)) + len(memoryview(response.output_ids))
+            if size >= _BATCH_BYTES:
+                yield ResponseColumns.from_texts(batch)
+                batch, size = [], 0
     if batch:
-        yield batch
+        yield ResponseColumns.from_texts(batch)
 
 
 def _most_common(counts: Mapping[str, int]) -> str:
