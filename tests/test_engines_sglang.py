@@ -61,6 +61,15 @@ def test_an_abort_under_200_is_tried_again() -> None:
     assert (failure.reason, failure.next) == ("aborted", "retry")
 
 
+@pytest.mark.parametrize(("rid", "taken"), [("7#0/0.1", True), ("0.1", True), ("", True), ("7#0/0.2", False)])
+def test_an_answer_that_names_another_request_is_tried_again(rid: str, taken: bool) -> None:
+    body = recorded("answer_stop")[1]
+    outcome = parse_answer(200, body, prompt_tokens=16, vocabulary_size=163840, rid=rid)
+    assert isinstance(outcome, Answer) == taken
+    if isinstance(outcome, Failure):
+        assert (outcome.reason, outcome.next) == ("answer_of_another_request", "retry")
+
+
 ERRORS = [
     ("error_prompt_too_long", 400, "context_exceeded", "reject"),
     ("error_too_many_tokens", 400, "context_exceeded", "reject"),

@@ -48,7 +48,7 @@ def write_prompts(folder: Path, count: int, prompt_ids: list[int] | None = None)
 
 def answer(sent: dict[str, list[int]], **changes: object) -> httpx.Response:
     meta: dict[str, object] = {
-        "id": "x",
+        "id": sent["rid"],
         "finish_reason": {"type": "stop", "matched": 163586},
         "prompt_tokens": len(sent["input_ids"]),
         "completion_tokens": len(OUTPUT_IDS),
@@ -132,6 +132,7 @@ FAULTS: dict[str, tuple[Handler, str, int]] = {
         5,
     ),
     "abort under 200": (lambda sent: answer(sent, finish_reason={"type": "abort", "message": "m"}), "aborted", 5),
+    "answer of another": (lambda sent: answer(sent, id="another"), "answer_of_another_request", 5),
     "null finish reason": (lambda sent: answer(sent, finish_reason=None), "aborted", 5),
     "truncated body": (lambda sent: httpx.Response(200, content=answer(sent).content[:-9]), "malformed_answer", 5),
     "no JSON": (lambda sent: httpx.Response(200, text="<html>"), "malformed_answer", 5),

@@ -67,7 +67,7 @@ class Asker:
             return await self._unanswered(server, request, error, started)
         finally:
             del server.asked[rid]
-        outcome = self._judge(status, content, len(request.prompt_ids))
+        outcome = self._judge(status, content, len(request.prompt_ids), rid)
         if isinstance(outcome, Failure):
             return outcome
         return ResponseLine(
@@ -121,10 +121,10 @@ class Asker:
         size, stop_ids = self._target.vocabulary_size, self._target.stop_ids
         return sglang.request_body(prompt_ids, sampling, stop_ids=stop_ids, rid=rid, vocabulary_size=size)
 
-    def _judge(self, status: int, content: bytes, prompt_tokens: int) -> Answer | Failure:
+    def _judge(self, status: int, content: bytes, prompt_tokens: int, rid: str) -> Answer | Failure:
         size, expected = self._target.vocabulary_size, self._target.weight_version
         outcome = sglang.parse_answer(
-            status, content, prompt_tokens=prompt_tokens, vocabulary_size=size, secret=self._api_key
+            status, content, prompt_tokens=prompt_tokens, vocabulary_size=size, rid=rid, secret=self._api_key
         )
         if isinstance(outcome, Answer) and expected is not None and outcome.weight_version != expected:
             detail = f"the run began with weights {expected!r}, this answer is by {outcome.weight_version!r}"
@@ -141,7 +141,7 @@ class Asker:
             if error.late:
                 await self.abort(server, rid)
             return Failure(reason="timeout" if error.late else "connection", detail=str(error), next="wait")
-        outcome = self._judge(*reply, len(prompt_ids))
+        outcome = self._judge(*reply, len(prompt_ids), rid)
         return outcome if isinstance(outcome, Failure) else None
 
     async def _unanswered(self, server: Server, request: Request, error: NoReplyError, started: float) -> Failure:

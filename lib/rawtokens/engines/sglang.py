@@ -78,6 +78,7 @@ class _Meta(msgspec.Struct, frozen=True):
     completion_tokens: int
     cached_tokens: int = 0
     weight_version: str | None = "default"
+    id: str = ""
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -125,10 +126,12 @@ def sampling_parameters(sampling: Sampling, *, stop_ids: Sequence[int]) -> dict[
 
 
 def parse_answer(
-    status: int, body: bytes, *, prompt_tokens: int, vocabulary_size: int, secret: str = ""
+    status: int, body: bytes, *, prompt_tokens: int, vocabulary_size: int, rid: str = "", secret: str = ""
 ) -> Answer | Failure:
     """One HTTP answer of /generate as a checked generation, or as a failure with what to do next.
 
+    `rid` is the request's: an answer that names another is another request's, which nothing else may tell where their
+    prompts are equally long; a wrapper may put something before or behind it.
     `secret` is the key, which a server may repeat in what it says; it is taken out of every text, never of ids.
     """
     if status != 200:
@@ -137,6 +140,9 @@ def parse_answer(
         answer = _BODY.decode(body)
     except msgspec.MsgspecError as error:
         return Failure(reason="malformed_answer", detail=str(error), next="retry")
+    if answer.meta_info.id and rid not in answer.meta_info.id:
+        detail = _told(f"request {rid} was sent, the answer is of {answer.meta_info.id}", secret)
+        return Failure(reason="answer_of_another_request", detail=detail, next="retry")
     finish = answer.meta_info.finish_reason
     if finish is not None and finish.matched == "NaN happened":
         return Failure(reason="nan_weights", detail="the server matched 'NaN happened'", next="stop")
