@@ -61,12 +61,12 @@ def read_retried(folder: Path) -> list[RetriedRows]:
 
 
 def retried_in_words(folder: Path) -> str:
-    """One sentence on rows that were drawn again, and whether that biases the lengths; "" where none was."""
+    """One sentence on rows that were drawn again, and whether that biases the lengths."""
     counts: Counter[str] = Counter()
     for rows in read_retried(folder):
         counts[rows.reason] += rows.lines
     if not counts:
-        return ""
+        return "No row was set aside to be generated again."
     told = ", ".join(f"{reason or 'rejected'} {count:,}" for reason, count in counts.most_common())
     chosen = [reason for reason in counts if reason in CHOSEN_BY_CONTENT]
     if not chosen:

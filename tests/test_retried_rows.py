@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import pytest
+
+from rawtokens.checks import DEFAULT_POLICY
+from rawtokens.errors import InputError, RunStopped
+from rawtokens.retried_rows import (
+    CHOSEN_BY_CONTENT,
+    RETRIED,
+    RetriedRows,
+    read_retried,
+    record_retried,
+    retried_in_words,
+)
+from rawtokens.retrying import GENERATION_REASONS
+
+
+def rows(reason: str, lines: int) -> RetriedRows:
+    return RetriedRows(at="2026-01-01T00:00:00+00:00", reason=reason, lines=lines)
+
+
+def test_what_was_retried_is_read_back_in_order(tmp_path: Path) -> None:
+    assert read_retried(tmp_path) == []
+    record_retried(tmp_path, rows("loop", 2))
+    record_retried(tmp_path, rows("", 3))
+    assert read_retried(tmp_path) == [rows("loop", 2), rows("", 3)]
+    assert (
+        (tmp_path / RETRIED).read_bytes().startswith(b'{"at":"2026-01-01T00:00:00+00:00","reason":"loop","lines":2}\n')
+    )
+
+
+def test_choosing_by_content_is_told_and_other_reasons_are_not_blamed(tmp_path: Path) -> None:
+    assert retried_in_words(tmp_path) == "No row was set aside to be generated again."
+    record_retried(tmp_path, rows("prompt_changed", 1200))
+    assert retried_in_words(tmp_path) == (
+        "Rows were generated again (prompt_changed 1,200), none of them for how long it was or what it said."
+    )
+    record_retried(tmp_path, rows("truncated_in_thinking", 7))
+    record_retried(tmp_path, rows("truncated_in_thinking", 3))
+    assert retried_in_words(tmp_path) == (
+        "Rows were generated again (prompt_changed 1,200, truncated_in_thinking 10), some for how long they were or "
+        "what they said (truncated_in_thinking): lengths and shapes are no longer a fair sample of the model's."
+    )
+
+
+def test_the_reasons_that_choose_are_reasons_that_rows_have() -> None:
+    assert set(CHOSEN_BY_CONTENT) <= {*DEFAULT_POLICY, *GENERATION_REASONS}
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / RETRIED).write_text('{"at":')
+    with pytest.raises(InputError, match=r"retried\.jsonl can't be read"):
+        retried_in_words(tmp_path)
+    (tmp_path / RETRIED).unlink()
+    (tmp_path / RETRIED).mkdir()
+    with pytest.raises(RunStopped, match=r"can't write .*retried\.jsonl"):
+        record_retried(tmp_path, rows("loop", 1))
