@@ -1,9 +1,12 @@
 """Made-up prompt files for tests, and what comes out of them."""
 
 import json
+import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
+import rawtokens.conversations
 from rawtokens.conversations import read_conversations
 from rawtokens.records import Conversation, Rejection
 
@@ -13,7 +16,19 @@ Outcome = Conversation | Rejection
 def read(path: Path, text: str | bytes, **options: object) -> list[Outcome]:
     """What comes out of a file with this text."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(read_conversations(path, **options))  # type: ignore[arg-type]
+    found = list(read_conversations(path, **options))  # type: ignore[arg-type]
+    assert {row.reason for row in found if isinstance(row, Rejection)} <= listed("Reasons")
+    notices = [notice for row in found if isinstance(row, Conversation) for notice in row.notices]
+    assert {notice.partition(":")[0] for notice in notices} <= listed("Notices")
+    return found
+
+
+@cache
+def listed(title: str) -> frozenset[str]:
+    """The codes that the package's docstring lists under "Reasons" or "Notices"."""
+    found = re.search(rf"^{title}: (.*?)\.$", rawtokens.conversations.__doc__ or "", re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return frozenset(found[1].replace("\n", " ").split(", "))
 
 
 def read_rows(folder: Path, rows: Sequence[object], **options: object) -> list[Outcome]:
