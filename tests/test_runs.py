@@ -12,6 +12,7 @@ from rawtokens.errors import InputError, ResumeError, ServerError
 from rawtokens.records import Json, Sampling
 from rawtokens.rendering import PromptOptions
 from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.thinking_modes import Portion
 
 FACTS = ServerFacts(version="0.5.23", model="demo", weight_version="default", dtype="bfloat16")
 
@@ -185,3 +186,14 @@ def test_what_stage_01_recorded_is_in_the_fingerprint(tmp_path: Path, change: di
     first = generating(tmp_path)
     tokenized(tmp_path, **change)
     assert generating(tmp_path) != first
+
+
+def test_the_settings_of_a_run_are_its_own_when_read_back(tmp_path: Path, target: Tokenizer) -> None:
+    portion = Portion(share=1.0, template_kwargs={"thinking": False})
+    for options in (PromptOptions(), PromptOptions(mix=(portion,))):
+        (tmp_path / runs.MANIFEST).unlink(missing_ok=True)
+        runs.record_tokenizing(tmp_path, target, options)
+        generating(tmp_path)
+        runs.guard_settings(tmp_path, Sampling(), options)
+        with pytest.raises(ResumeError, match=r"control_tokens: was 'skip', now 'keep'"):
+            runs.guard_settings(tmp_path, Sampling(), msgspec.structs.replace(options, control_tokens="keep"))

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -77,8 +77,9 @@ def _tokenizing(tokenizer: "Tokenizer", options: PromptOptions) -> dict[str, Jso
 
 
 def _asked(options: PromptOptions) -> dict[str, Json]:
-    """What was asked for, as JSON values."""
-    return cast("dict[str, Json]", msgspec.to_builtins(options))
+    """What was asked for, as run.json gives it back: lists, not tuples."""
+    asked: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(options), type=dict)
+    return asked
 
 
 class Tokenized(msgspec.Struct, frozen=True):
