@@ -142,10 +142,10 @@ def test_a_server_that_is_not_there_is_a_failed_check(
 def test_status_counts_what_is_there(capsys: pytest.CaptureFixture[str], run_file: Path) -> None:
     outputs = run_file.parent / "outputs"
     assert main(["status", str(run_file), "--outputs", str(outputs)]) == 0
-    assert capsys.readouterr().out == "A: no prompts yet; stage 01 has not run\n"
+    assert capsys.readouterr().out == "A: no prompts yet; not run: stage 01 makes them\n"
     small_dataset.write(outputs / "tiny" / "A")
     assert main(["status", str(run_file), "--outputs", str(outputs)]) == 0
-    assert capsys.readouterr().out == "A: 8 generated, 1 missing, 2 rejected\n"
+    assert capsys.readouterr().out.startswith("A: 10 planned, 8 generated, 1 missing, 2 rejected\n")
 
 
 DAMAGES = {
@@ -217,8 +217,9 @@ def test_prompts_come_without_a_server_and_responses_need_one(
     assert main(["run", str(run_file), "--outputs", str(outputs), "--stage", "01"]) == 0
     assert capfd.readouterr().err == ""
     assert main(["status", str(run_file), "--outputs", str(outputs)]) == 0
-    assert capfd.readouterr().out == "A: 0 generated, 1 missing, 0 rejected\n"
+    assert capfd.readouterr().out.startswith("A: 1 planned, 0 generated, 1 missing, 0 rejected\n")
     code, error = told(capfd, "run", run_file, "--outputs", outputs)
     assert code == 1
     assert f"no server answers at http://127.0.0.1:{closed_port}" in error
+    assert error.endswith(f"; go on with: rawtokens run {run_file} --outputs {outputs}\n")
     assert not (outputs / "tiny" / "A" / "raw_responses.jsonl").exists()

@@ -218,4 +218,4 @@ def _in_place() -> Callable[[str], None]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -8,14 +8,16 @@ writer on another machine but by the time of its last word.
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import RawTokensError, one_line
+from .errors import InputError, RawTokensError, one_line
 from .journal import journal_paths, read_rejections
 from .pipeline import NOTEBOOKS, Plan, stage_changes
 from .planned import count_missing
@@ -106,8 +108,7 @@ def _shard(record: ProgressFile) -> str:
 def _counts(folder: Path, runs: list[ProgressFile], samples_per_prompt: int) -> str:
     rejections = read_rejections(folder)
     at_generation = sum(item.stage == "generate" for item in rejections)
-    with open_parquet(folder / PROMPTS) as file:
-        planned = file.metadata.num_rows * samples_per_prompt
+    planned = _rows(folder / PROMPTS) * samples_per_prompt
     counted = _generated_by_runs(folder, runs, planned)
     if counted is None:
         missing = count_missing(folder, samples_per_prompt)
@@ -135,6 +136,14 @@ def _generated_by_runs(folder: Path, runs: list[ProgressFile], planned: int) -> 
     return generated
 
 
+def _rows(path: Path) -> int:
+    try:
+        with open_parquet(path) as file:
+            return int(file.metadata.num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} can't be read ({one_line(error)}); run stage 01 again") from error
+
+
 def _lines_behind(path: Path, offset: int) -> int:
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
@@ -153,11 +162,15 @@ def _verdicts(folder: Path) -> str:
     path = folder / "verified.parquet"
     if not path.exists():
         return ""
-    counts: dict[str, int] = {}
-    with open_parquet(path) as file:
-        for batch in file.iter_batches(columns=["verdict"], batch_size=1 << 16):
-            for item in pc.value_counts(batch["verdict"]).to_pylist():
-                counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
+    counts: Counter[str] = Counter()
+    try:
+        with open_parquet(path) as file:
+            for batch in file.iter_batches(columns=["verdict"], batch_size=1 << 16):
+                counts.update(
+                    {item["values"]: item["counts"] for item in pc.value_counts(batch["verdict"]).to_pylist()}
+                )
+    except (OSError, pa.ArrowException) as error:
+        return f"{path} can't be read ({one_line(error)}); run stage 03 again"
     return ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(counts.items())) or "no rows"
 
 

@@ -42,7 +42,7 @@ def time_left(progress: Progress, paces: Sequence[Pace] = ()) -> tuple[float, fl
     """
     if not progress.remaining:
         return 0.0, 0.0
-    if progress.done < _FEWEST or not progress.in_flight or not progress.ids:
+    if sum(progress.latencies.values()) < _FEWEST or not progress.in_flight or not progress.ids:
         return None
     waiting = max(0, progress.remaining - progress.in_flight)
     numbers = sorted(progress.latencies)
