@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rawtokens.engines.sglang import (
     Answer,
@@ -15,7 +17,7 @@ from rawtokens.engines.sglang import (
     server_facts,
 )
 from rawtokens.errors import InputError
-from rawtokens.records import Json, Sampling
+from rawtokens.records import Json, Response, ResponseLine, Sampling
 
 DATA = Path(__file__).parent / "data" / "sglang"
 
@@ -139,3 +141,81 @@ def test_facts_are_taken_by_name_and_no_key_is_among_them() -> None:
 def test_a_router_that_tells_nothing_leaves_facts_open() -> None:
     facts = server_facts(None, None, None)
     assert (facts.version, facts.model, facts.context_length, facts.running_limit) == (None, None, None, None)
+
+
+def spoken(ids: str, **changes: Json) -> Answer | Failure:
+    """The recorded answer with another text in place of its list of ids."""
+    body = json.loads(recorded("answer_stop")[1])
+    count, size = body["meta_info"]["completion_tokens"], body["meta_info"]["prompt_tokens"]
+    body["meta_info"] |= {"completion_tokens": changes.get("count", count), "finish_reason": {"type": "length"}}
+    content = json.dumps({**body, "output_ids": "IDS"}).replace('"IDS"', ids).encode()
+    return parse_answer(200, content, prompt_tokens=size, vocabulary_size=163840)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1,22,163839]", "[1, 22, 163839]", "[ 1 ,22 , 163839 ]", "[\n  1,\n  22,\r\n\t163839\n]"]
+)
+def test_ids_are_kept_as_written_without_white_space(text: str) -> None:
+    answer = spoken(text, count=3)
+    assert isinstance(answer, Answer)
+    assert bytes(answer.output_ids) == b"[1,22,163839]"
+    assert answer.ids() == [1, 22, 163839]
+
+
+def test_no_id_at_all_is_an_answer() -> None:
+    answer = spoken("[]", count=0)
+    assert isinstance(answer, Answer)
+    assert answer.ids() == []
+
+
+NO_IDS = [
+    "[1,2.0]",
+    "[1,2e0]",
+    "[1,null]",
+    "[1,[2]]",
+    "[[1,2]]",
+    '["1",2]',
+    "[true,2]",
+    "null",
+    '"1,2"',
+    "12",
+    "{}",
+    "[1,2",
+    "[1 2]",
+]
+
+
+@pytest.mark.parametrize("text", NO_IDS)
+def test_what_is_no_list_of_integers_is_malformed(text: str) -> None:
+    failure = spoken(text, count=2)
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.next) == ("malformed_answer", "retry")
+
+
+@pytest.mark.parametrize(
+    "id_", ["163840", "-1", "-0", "4294967301", "18446744073709551621", str(10**40), str(-(10**40))]
+)
+def test_an_id_outside_the_vocabulary_is_found_whatever_its_size(id_: str) -> None:
+    failure = spoken(f"[5,{id_}]", count=2)
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.next) == ("id_out_of_vocabulary", "retry")
+
+
+def test_counts_and_zeros_are_checked_on_the_ids_themselves() -> None:
+    failures = [spoken("[1,2,3]", count=2), spoken("[0,0,0,0,0,0,0,0]", count=8)]
+    assert [failure.reason for failure in failures if isinstance(failure, Failure)] == [
+        "completion_tokens_differ",
+        "nan_weights",
+    ]
+    assert isinstance(spoken("[0,0]", count=2), Answer)
+
+
+@given(st.lists(st.integers(0, 163839), min_size=0, max_size=40), st.sampled_from([(",", ":"), (", ", ": ")]))
+def test_any_list_of_legal_ids_is_kept_to_the_last(ids: list[int], separators: tuple[str, str]) -> None:
+    answer = spoken(json.dumps([7, *ids], separators=separators), count=len(ids) + 1)
+    assert isinstance(answer, Answer)
+    assert answer.ids() == [7, *ids]
+
+
+def test_a_line_for_the_journal_has_the_fields_of_a_record_in_their_order() -> None:
+    assert ResponseLine.__struct_fields__ == Response.__struct_fields__

@@ -1,6 +1,8 @@
 import asyncio
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -355,6 +357,247 @@ def test_a_key_of_digits_changes_no_id(tmp_path: Path) -> None:
 
     asyncio.run(generate(tmp_path, target(), transport=httpx.MockTransport(handle), api_key="1636"))
     assert records(tmp_path)[0].output_ids == OUTPUT_IDS
+
+
+def refused(sent: dict[str, list[int]]) -> httpx.Response:
+    return httpx.Response(400, json={"error": {"message": "Requested token count exceeds the model's context length"}})
+
+
+@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize("status", [400, 413, 422, 500])
+def test_a_server_that_refuses_everything_stops_the_run_and_rejects_nothing(
+    tmp_path: Path, count: int, status: int
+) -> None:
+    write_prompts(tmp_path, count)
+    with pytest.raises(RunStopped, match=rf"{URL}.*some other API"):
+        run(tmp_path, lambda sent: httpx.Response(status, json={"error": "some other API"}))
+    assert records(tmp_path) == []
+    assert read_rejections(tmp_path) == []
+    progress, _ = run(tmp_path, answer)
+    assert progress.done == count
+
+
+def test_settings_that_fit_no_prompt_stop_the_run_and_reject_nothing(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 30)
+
+    def no_room(sent: dict[str, list[int]]) -> httpx.Response:
+        return refused(sent) if sent["sampling_params"]["max_new_tokens"] > 8 else answer(sent)  # type: ignore[call-overload]
+
+    with pytest.raises(RunStopped, match="max_new_tokens fits its context"):
+        run(tmp_path, no_room)
+    assert read_rejections(tmp_path) == []
+
+
+def test_many_prompts_that_are_too_long_are_rejected_though_no_good_answer_has_come_yet(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 90)
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        if len(sent["input_ids"]) == 3:
+            return refused(sent)
+        await asyncio.sleep(0.05)
+        return answer(sent)
+
+    progress = asyncio.run(generate(tmp_path, target(), window=4, transport=httpx.MockTransport(handle)))
+    assert (progress.done, progress.rejected) == (0, 90)
+    assert {item.reason for item in read_rejections(tmp_path)} == {"context_exceeded"}
+
+
+def test_a_server_that_breaks_on_the_way_stops_the_run_and_rejects_no_row_for_it(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 90)
+    seen: list[int] = []
+
+    def breaks(sent: dict[str, list[int]]) -> httpx.Response:
+        seen.append(1)
+        return answer(sent) if len(seen) <= 30 else httpx.Response(500, json={"error": "CUDA error"})
+
+    with pytest.raises(RunStopped, match=r"20 rows in a row no good answer.*CUDA error"):
+        run(tmp_path, breaks)
+    assert len(records(tmp_path)) == 30
+    assert read_rejections(tmp_path) == []
+
+
+def test_a_request_id_that_a_router_sent_twice_is_tried_again_under_another(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 1)
+    rids: list[object] = []
+
+    def twice(sent: dict[str, list[int]]) -> httpx.Response:
+        rids.append(sent["rid"])
+        if len(rids) == 1:
+            return httpx.Response(400, json={"error": {"message": f"Duplicate request ID detected: {sent['rid']}"}})
+        return answer(sent)
+
+    progress, _ = run(tmp_path, twice)
+    assert progress.done == 1
+    assert len(set(rids)) == 2
+
+
+def test_a_route_that_goes_away_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 3)
+    seen: list[int] = []
+
+    def restarts(sent: dict[str, list[int]]) -> httpx.Response:
+        seen.append(1)
+        return httpx.Response(404, text="default backend - 404") if len(seen) == 2 else answer(sent)
+
+    progress, _ = run(tmp_path, restarts, window=1, patience_seconds=60.0)
+    assert progress.done == 3
+
+
+def test_answers_by_other_weights_stop_the_run(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 2)
+    with pytest.raises(RunStopped, match="began with weights 'first', this answer is by 'default'"):
+        run(tmp_path, answer, weight_version="first")
+    assert records(tmp_path) == []
+
+
+def test_no_server_is_given_more_than_its_window(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 40)
+    urls = (URL, "http://two:30000")
+    out, most = dict.fromkeys(("one", "two"), 0), dict.fromkeys(("one", "two"), 0)
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        host = request.url.host
+        out[host] += 1
+        most[host] = max(most[host], out[host])
+        await asyncio.sleep(0.01)
+        out[host] -= 1
+        return answer(json.loads(request.content))
+
+    windows = {URL: 2, "http://two:30000": 6}
+    asyncio.run(generate(tmp_path, target(urls=urls), window=windows, transport=httpx.MockTransport(handle)))
+    assert most == {"one": 2, "two": 6}
+
+
+class Slow:
+    """A server whose first answers take no time, and whose others come when they are aborted, as SGLang's do."""
+
+    def __init__(self, at_once: int, *, deaf: bool = False) -> None:
+        self.at_once, self.deaf = at_once, deaf
+        self.asked: dict[str, asyncio.Event] = {}
+        self.aborted: list[str] = []
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        if request.url.path == "/abort_request":
+            self.aborted.append(sent["rid"])
+            if not self.deaf:
+                self.asked[sent["rid"]].set()
+            return httpx.Response(200)
+        self.asked[sent["rid"]] = asyncio.Event()
+        if len(self.asked) > self.at_once:
+            await self.asked[sent["rid"]].wait()
+            return answer(sent, finish_reason={"type": "abort", "message": "Abort"}, completion_tokens=4)
+        return answer(sent)
+
+
+async def stopped(
+    folder: Path,
+    server: Callable[[httpx.Request], Awaitable[httpx.Response]],
+    *,
+    after: int,
+    times: int = 1,
+    **changes: object,
+) -> None:
+    """Start a run, cancel it once `after` requests were sent, as the stop button does, and wait for its end."""
+    caller, sent, enough = asyncio.get_running_loop(), [], asyncio.Event()
+
+    async def counted(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        if len(sent) == after:
+            caller.call_soon_threadsafe(enough.set)
+        return await server(request)
+
+    transport = httpx.MockTransport(counted)
+    work = generate(folder, target(**changes), window=4, transport=transport, on_progress=TOLD.append)
+    task = asyncio.create_task(work)
+    await enough.wait()
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.05)
+    await task
+
+
+TOLD: list[Progress] = []
+
+
+def test_a_stopped_run_aborts_what_is_in_flight_and_keeps_what_came(tmp_path: Path) -> None:
+    TOLD.clear()
+    write_prompts(tmp_path, 20)
+    server = Slow(at_once=5)
+    with pytest.raises(RunStopped, match="stopped with 5 of 20 generations in the journal; run the same command"):
+        asyncio.run(stopped(tmp_path, server, after=9, drain_seconds=0.0))
+    assert len(records(tmp_path)) == 5
+    assert read_rejections(tmp_path) == []
+    assert sorted(server.aborted) == sorted(list(server.asked)[5:])
+    assert len(server.aborted) == 4
+    assert (TOLD[-1].done, TOLD[-1].in_flight) == (5, 4)  # what the stop cut off is told
+    progress, _ = run(tmp_path, answer)
+    assert (progress.present, progress.done) == (5, 15)
+
+
+def test_a_stopped_run_waits_for_answers_that_are_near(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 20)
+
+    async def half_a_second(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.5)
+        return answer(json.loads(request.content))
+
+    with pytest.raises(RunStopped, match="stopped with 4 of 20"):
+        asyncio.run(stopped(tmp_path, half_a_second, after=4, drain_seconds=10.0))
+    assert len(records(tmp_path)) == 4
+
+
+def test_a_run_whose_last_answer_comes_while_it_is_stopped_is_complete(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 4)
+
+    async def half_a_second(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.5)
+        return answer(json.loads(request.content))
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(stopped(tmp_path, half_a_second, after=4, drain_seconds=10.0))
+    assert len(records(tmp_path)) == 4
+
+
+def test_a_second_interrupt_ends_the_run_at_once_and_frees_the_journal(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 20)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(stopped(tmp_path, Slow(at_once=5, deaf=True), after=9, times=2, drain_seconds=600.0))
+    assert len(records(tmp_path)) == 5
+    progress, _ = run(tmp_path, answer)
+    assert progress.done == 15
+
+
+def test_sigint_stops_a_run_in_words(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 20)
+    server = Slow(at_once=5)
+
+    async def interrupts(request: httpx.Request) -> httpx.Response:
+        if len(server.asked) == 8 and request.url.path == "/generate":
+            os.kill(os.getpid(), signal.SIGINT)
+        return await server(request)
+
+    work = generate(tmp_path, target(drain_seconds=0.0), window=4, transport=httpx.MockTransport(interrupts))
+    with pytest.raises(RunStopped, match="stopped with 5 of 20"):
+        asyncio.run(work)
+    assert len(records(tmp_path)) == 5
+
+
+def test_a_failure_that_stops_the_run_lets_go_of_what_is_in_flight(tmp_path: Path) -> None:
+    write_prompts(tmp_path, 20)
+    server = Slow(at_once=1)
+
+    async def refuses_the_third(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/generate" and len(server.asked) == 3:
+            return httpx.Response(401, json={"error": "Unauthorized"})
+        return await server(request)
+
+    work = generate(tmp_path, target(), window=4, transport=httpx.MockTransport(refuses_the_third))
+    with pytest.raises(RunStopped, match="key_refused"):
+        asyncio.run(work)
+    assert sorted(server.aborted) == sorted(list(server.asked)[1:])
+    assert len(records(tmp_path)) == 1
 
 
 def test_keys_that_stand_twice_among_the_prompts_stop_the_run_in_words(tmp_path: Path) -> None:
