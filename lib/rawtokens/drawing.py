@@ -36,6 +36,9 @@ _COLOURS = {
     "estimated": _ORANGE,
     "in flight at the stop": _ORANGE,
     "rejected": _RED,
+    "opened": _BLUE,
+    "off": _SKY,
+    "by_model": _ORANGE,
 }
 _MOST_BINS = 40
 

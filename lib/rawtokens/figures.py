@@ -87,9 +87,10 @@ def prompt_length(prompts: pd.DataFrame) -> Figure:
 @styled
 def prompt_modes(prompts: pd.DataFrame, *, most: int = 12) -> Figure:
     """A bar a set of template arguments, stacked by thinking mode, with counts; beyond `most` sets one bar."""
-    kept = prompts["template_kwargs"].value_counts().index[:most]
+    kept = list(prompts["template_kwargs"].value_counts().index[:most])
     sets = prompts["template_kwargs"].where(prompts["template_kwargs"].isin(kept), "others")
     table = count_table(prompts.assign(template_kwargs=sets), "template_kwargs", "thinking")
+    table = table.reindex([name for name in [*kept, "others"] if name in table.index])
     return stacked_bars(table, "rows", xlabel="prompts", nothing="there are no prompts")
 
 

@@ -48,7 +48,7 @@ def prompt_modes(modes: pd.DataFrame) -> str:
     if len(mixed) < 2:
         return text
     furthest = float((mixed["share"] - mixed["wanted share"]).abs().max())
-    return f"{text} The shares of the mix are at most {furthest:.1%} from those wanted."
+    return f"{text} The shares of the mix are at most {furthest * 100:.1f} percentage points from those wanted."
 
 
 def _of(part: int, whole: int) -> str:
