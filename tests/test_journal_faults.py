@@ -165,7 +165,9 @@ def test_a_journal_that_was_taken_away_stops_the_run(tmp_path: Path, end: str) -
     with path.open("ab", buffering=0) as file:
         opened = journal.Journal(path, file, KnownKeys())
         opened.append(response("a#0/0"))
-        _ = path.unlink() if end == "unlink" else path.rename(tmp_path / "moved")
+        path.replace(tmp_path / "moved")
+        if end == "unlink":
+            (tmp_path / "moved").unlink()
         with pytest.raises(RunStopped, match="run the same command"):
             opened.sync()
 
