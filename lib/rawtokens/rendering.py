@@ -92,7 +92,7 @@ def _open(conversation: Conversation, form: Form, tokenizer: "Tokenizer", option
         return _reject(conversation, "bad_arguments", one_line(error))
     except jinja2.TemplateError as error:
         return _reject(conversation, "template_error", one_line(error))
-    except BAD_ROW as error:
+    except Exception as error:  # a template's filters, a model's own Python: whatever it is, it is this row's
         if conversation.continue_final and "continue_final_message" in str(error):  # transformers' own check
             detail = "the template leaves out, or changes, what the answer begins with"
             return _reject(conversation, "continue_mismatch", detail)
