@@ -62,15 +62,16 @@ def as_arrow_file(rows: Rows) -> bytes:
     return buffer.getvalue()
 
 
+Container = Callable[[Rows], bytes]
+Packing = Callable[[bytes], bytes]
+
+PACKINGS: list[Packing] = [bytes, gzip.compress, zstd]
 TEXTUAL = [as_lines, as_array, as_csv]
 CONTAINERS = [*TEXTUAL, as_parquet, as_arrow, as_arrow_file]
-PACKINGS = [bytes, gzip.compress, zstd]
 
 in_each_container = pytest.mark.parametrize("container", CONTAINERS)
 in_each_text = pytest.mark.parametrize("container", TEXTUAL)
 in_each_packing = pytest.mark.parametrize("pack", PACKINGS)
-Container = Callable[[Rows], bytes]
-Packing = Callable[[bytes], bytes]
 
 
 def asked(*prompts: str) -> Rows:
@@ -121,7 +122,9 @@ def test_bytes_that_are_no_utf8_cost_their_rows_alone(tmp_path: Path, container:
 
 @in_each_text
 def test_bytes_that_are_no_utf8_in_an_id_or_an_unread_column(tmp_path: Path, container: Container) -> None:
-    rows = [{"id": own, "prompt": "Hi", "note": note} for own, note in (("a", "\udcff"), ("\udcff", ""), ("b", ""))]
+    rows: Rows = [
+        {"id": own, "prompt": "Hi", "note": note} for own, note in (("a", "\udcff"), ("\udcff", ""), ("b", ""))
+    ]
     assert reasons(read(tmp_path / "rows", container(rows))) == ["", "lone_surrogate", ""]
 
 

@@ -12,7 +12,7 @@ from prompt_rows import Outcome, chat, only, read, reasons, said
 from rawtokens.conversations import json_rows, read_conversations
 from rawtokens.conversations.rows import Row
 from rawtokens.errors import InputError
-from rawtokens.records import Conversation
+from rawtokens.records import Conversation, Json
 
 GOOD = b'{"id": 1, "prompt": "Hi"}'
 LAST = b'{"id": 2, "prompt": "Bye"}'
@@ -102,7 +102,7 @@ def test_pieces_cut_characters_numbers_and_escapes_apart_without_harm(monkeypatc
     data = b"\xef\xbb\xbf" + written.encode() + b"\n "
     for piece in range(1, 40):
         monkeypatch.setattr(json_rows, "_PIECE", piece)
-        found = [row.value for row in json_rows.array_rows(io.BufferedReader(io.BytesIO(data)))]  # type: ignore[arg-type]
+        found = [row.value for row in json_rows.array_rows(io.BufferedReader(io.BytesIO(data)))]
         assert found == rows
 
 
@@ -163,7 +163,7 @@ def test_an_array_is_known_whatever_its_first_element(tmp_path: Path, start: byt
 
 
 def test_values_of_rows_are_those_of_the_json_reader() -> None:
-    rows = [{"a": 1.0, "b": [10**30, -0.0], "c": {"d": ""}}, {}]
+    rows: list[Json] = [{"a": 1.0, "b": [10**30, -0.0], "c": {"d": ""}}, {}]
     data = json.dumps(rows).encode()
-    found = list(json_rows.array_rows(io.BufferedReader(io.BytesIO(data))))  # type: ignore[arg-type]
+    found = list(json_rows.array_rows(io.BufferedReader(io.BytesIO(data))))
     assert found == [Row(line=line, value=row) for line, row in enumerate(rows, start=1)]

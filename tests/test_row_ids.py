@@ -16,7 +16,7 @@ from prompt_rows import only, read, read_rows, reasons
 
 from rawtokens.conversations import read_conversations
 from rawtokens.conversations.ids import SeenIds, content_id
-from rawtokens.records import Conversation, Rejection
+from rawtokens.records import Conversation, Json, Rejection
 
 
 def ids(folder: Path, *written: str) -> list[str]:
@@ -79,8 +79,8 @@ def test_a_number_is_one_id_in_every_container(tmp_path: Path) -> None:
 
 
 def test_an_id_from_content_depends_on_no_hash_seed_and_no_order(tmp_path: Path) -> None:
-    row = {"prompt": "Grüße", "b": {"y": [1, 2.5, None], "x": "\ud83d"}, "a": float("nan"), "none": None}
-    turned = {"a": float("nan"), "b": {"x": "\ud83d", "y": [1, 2.5, None], "z": None}, "prompt": "Grüße"}
+    row: Json = {"prompt": "Grüße", "b": {"y": [1, 2.5, None], "x": "\ud83d"}, "a": float("nan"), "none": None}
+    turned: Json = {"a": float("nan"), "b": {"x": "\ud83d", "y": [1, 2.5, None], "z": None}, "prompt": "Grüße"}
     program = f"from rawtokens.conversations.ids import content_id; nan = float('nan'); print(content_id({row!r}))"
     found = {
         subprocess.run(

@@ -106,7 +106,7 @@ def own_arguments(row: Mapping[str, Json]) -> tuple[dict[str, Json], bool]:
     if not isinstance(found or {}, dict):
         raise BadRow("bad_template_kwargs", f"{name} must be a JSON object, found {shown(found)}")
     given = cast("dict[str, Json]", found or {})
-    kept = {key: value for key, value in given.items() if value is not None}
+    kept: dict[str, Json] = {key: value for key, value in given.items() if value is not None}
     return kept, len(kept) < len(given)
 
 
