@@ -72,7 +72,11 @@ async def cancelled(times: int, *, heeds: bool) -> list[str]:
             happened.append("cancelled")
             raise
 
-    task = asyncio.create_task(in_own_loop(work, on_stop=lambda: (happened.append("told"), stopped.set())[1]))
+    def tell() -> None:
+        happened.append("told")
+        stopped.set()
+
+    task = asyncio.create_task(in_own_loop(work, on_stop=tell))
     while not happened:
         await asyncio.sleep(0.001)
     for _ in range(times):

@@ -18,21 +18,20 @@ import httpx
 import msgspec
 
 from .asking import ABORT_SECONDS, Asker, Target
-from .engines.sglang import Failure
 from .errors import RunStopped
+from .given_up import GivenUp, stopped_by
 from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
 from .own_loop import in_own_loop
 from .planned import Request, count_planned, planned_requests
 from .progress import Progress, Tally
 from .records import Rejection, ResponseLine
-from .servers import DEFAULT_WINDOW, Server, ServerPool
+from .servers import DEFAULT_WINDOW, Server, ServerPool, spread
 from .transport import allow_connections, open_post
 
 __all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 
 MAXIMUM_TRIES = 5
 RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
-ROWS_IN_A_ROW = 20  # given up by one server without a good answer between: the fault may be the server's
 _REPORT_SECONDS = 3.0
 
 
@@ -61,7 +60,7 @@ async def generate(
         if on_progress:
             caller.call_soon_threadsafe(on_progress, progress, context=context)
 
-    run = _Run(folder, target, windows=_spread(target.urls, window), api_key=api_key, transport=transport, tell=tell)
+    run = _Run(folder, target, windows=spread(target.urls, window), api_key=api_key, transport=transport, tell=tell)
     try:
         return await in_own_loop(run.main, on_stop=run.stop)
     finally:
@@ -69,19 +68,12 @@ async def generate(
             on_progress(run.at_end)
 
 
-def _spread(urls: Sequence[str], window: int | Mapping[str, int]) -> dict[str, int]:
-    """Requests in flight by URL; a total is shared out evenly, one each at the least."""
-    if not isinstance(window, int):
-        return {url: window[url] for url in urls}
-    share, rest = divmod(window, len(urls))
-    return {url: max(1, share + (place < rest)) for place, url in enumerate(urls)}
-
-
 class _Run:
     """The state that workers share; everything but `stop` runs in one loop."""
 
     journal: Journal
     asker: Asker
+    given_up: GivenUp
 
     def __init__(
         self,
@@ -95,7 +87,8 @@ class _Run:
     ) -> None:
         self.folder, self.target, self.windows, self.tell = folder, target, windows, tell
         self.api_key, self.transport = api_key, transport
-        self.pool, self.tally, self.stopping = ServerPool(windows), Tally(), asyncio.Event()
+        self.pool, self.tally = ServerPool(windows), Tally()
+        self.stopping, self.over = asyncio.Event(), asyncio.Event()
         self.rejections: dict[str, Rejection] = {}
         self.written = self.planned = self.present = 0
         self.started = time.monotonic()
@@ -104,6 +97,7 @@ class _Run:
     def stop(self) -> None:
         """Send nothing more; called in the run's own loop."""
         self.stopping.set()
+        self.over.set()
 
     async def main(self) -> Progress:
         """The whole run; the journal is open while it lasts."""
@@ -118,6 +112,7 @@ class _Run:
             self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
             async with open_post(api_key=self.api_key, transport=self.transport) as post:
                 self.asker = Asker(post, target, api_key=self.api_key)
+                self.given_up = GivenUp(self.asker, self.rejections)
                 await self.work_through(connections)
         return self.at_end or self.progress()
 
@@ -125,21 +120,22 @@ class _Run:
         """`count` workers take requests until none is left, one fails for good, or the run is stopped."""
         requests = self.requests()
         workers = [asyncio.create_task(self.work(requests)) for _ in range(count)]
-        helpers = [asyncio.create_task(self.report()), asyncio.create_task(self.stopping.wait())]
+        reporter = asyncio.create_task(self.report())
         everything = asyncio.gather(*workers)
+        everything.add_done_callback(lambda _: self.over.set())
         try:
-            await asyncio.wait([everything, helpers[1]], return_when=asyncio.FIRST_COMPLETED)
+            await self.over.wait()
             failed = everything.done() and everything.exception() is not None
             if failed or self.stopping.is_set():
                 self.stopping.set()
                 await self.drain(workers, 0.0 if failed else self.target.drain_seconds)
-                await self.raise_stopped(everything)
-            await self.judge_the_given_up()
+                self.raise_stopped(everything)
+            await self.given_up.settle(self.pool.servers, self.first_ids)
         finally:
             self.at_end = self.at_end or self.progress()
-            for task in [*workers, *helpers]:
+            for task in [*workers, reporter]:
                 task.cancel()
-            await asyncio.gather(*workers, *helpers, everything, return_exceptions=True)
+            await asyncio.gather(*workers, reporter, everything, return_exceptions=True)
             self.write_rejections()
 
     def requests(self) -> Iterator[Request]:
@@ -148,6 +144,10 @@ class _Run:
         for request in planned_requests(self.folder, samples, shard=shard, known=self.journal.known_keys):
             if request.key not in self.rejections:
                 yield request
+
+    def first_ids(self) -> list[int]:
+        """The shortest prompt that can be sent: the first id of the first prompt."""
+        return next(planned_requests(self.folder, 1)).prompt_ids[:1]
 
     async def work(self, requests: Iterator[Request]) -> None:
         for request in requests:
@@ -170,11 +170,11 @@ class _Run:
                 continue
             server.answered()
             if outcome.next == "stop":
-                raise _stop(server, outcome)
+                raise stopped_by(server, outcome)
             if self.stopping.is_set():
                 return
             if outcome.next == "reject" or attempt == MAXIMUM_TRIES:
-                await self.give_up(server, request, outcome)
+                await self.given_up.add(server, request, outcome)
                 return
             await self.pause(random.uniform(0.0, RETRY_SECONDS * 2**attempt))
             attempt += 1
@@ -190,7 +190,7 @@ class _Run:
                 return server
             elif failure := await self.asker.probe(server, request.prompt_ids[:1]):
                 if failure.next == "stop" and not server.proven:
-                    raise _stop(server, failure)
+                    raise stopped_by(server, failure)
                 server.failed(failure)
             else:
                 server.answered()
@@ -201,40 +201,7 @@ class _Run:
         self.tally.answered(line)
         server.answered()
         server.finished(line.completion_tokens, line.latency_s)
-        self.reject(server)
-
-    async def give_up(self, server: Server, request: Request, failure: Failure) -> None:
-        """Hold a row's rejection until the server gives a good answer to another: then the fault is the row's."""
-        found = Rejection(stage="generate", key=request.key, line=None, reason=failure.reason, detail=failure.detail)
-        server.given_up.append(found)
-        if len(server.given_up) < ROWS_IN_A_ROW:
-            return
-        held, server.given_up = server.given_up, []
-        if failure.next == "reject":  # refused at once, while good answers take their time
-            refusal = await self.asker.refusal(server, request.prompt_ids[:1])
-            if refusal is None:
-                self.rejections.update((item.key, item) for item in held)
-                return
-            failure = refusal
-        raise RunStopped(
-            f"{server.url} gave {len(held)} rows in a row no good answer ({failure.reason}: {failure.detail}); none of "
-            "them is rejected: see that it is SGLang's own address and that max_new_tokens fits its context "
-            "(notebook 00 checks a server), then run the same command"
-        )
-
-    async def judge_the_given_up(self) -> None:
-        """At the end: what a server gave up that never gave a good answer in this run is its word against the row's."""
-        for server in self.pool.servers:
-            if server.given_up and not server.proven:
-                prompt_ids = next(planned_requests(self.folder, 1)).prompt_ids[:1]
-                failure = await self.asker.refusal(server, prompt_ids)
-                if failure is not None:
-                    raise _stop(server, failure)
-            self.reject(server)
-
-    def reject(self, server: Server) -> None:
-        self.rejections.update((item.key, item) for item in server.given_up)
-        server.given_up.clear()
+        self.given_up.release(server)
 
     def check_patience(self) -> None:
         """Raise RunStopped where no server has answered for too long."""
@@ -263,7 +230,7 @@ class _Run:
         await self.asker.abort_all(self.pool.servers)
         await asyncio.wait(workers, timeout=ABORT_SECONDS)
 
-    async def raise_stopped(self, everything: "asyncio.Future[list[None]]") -> None:
+    def raise_stopped(self, everything: "asyncio.Future[list[None]]") -> None:
         """Raise what ended the run early; nothing where its last answer came while it was being stopped."""
         if everything.done():
             everything.result()
@@ -281,7 +248,7 @@ class _Run:
 
     def progress(self) -> Progress:
         now, servers = time.monotonic(), self.pool.servers
-        return self.tally.progress(
+        progress = self.tally.progress(
             planned=self.planned,
             present=self.present,
             rejected=len(self.rejections) + sum(len(server.given_up) for server in servers),
@@ -291,13 +258,11 @@ class _Run:
             max_new_tokens=self.target.sampling.max_new_tokens,
             journal_bytes=self.journal.path.stat().st_size if self.journal.path.exists() else 0,
         )
+        silent = {server.url: seconds for server in servers if (seconds := server.silent_seconds())}
+        return msgspec.structs.replace(progress, silent=silent)
 
     async def report(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
             self.write_rejections()
             self.tell(self.progress())
-
-
-def _stop(server: Server, failure: Failure) -> RunStopped:
-    return RunStopped(f"{server.url}: {failure.reason}: {failure.detail}; mend that, then run the same command")

@@ -23,7 +23,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     stage generate. `ids` are output ids since the start, `truncated` the answers that ended at the length limit,
     `failures` counts answers and connections that failed, by reason, also those whose row came at another try.
     `asked` maps the key of each request in flight to the seconds since it was sent; `servers` the URL to its number
-    in flight. `latencies` counts finished requests by `latency_bin`; `request_seconds` is the sum of their seconds.
+    in flight, `silent` the URL of each that should have answered by now to the seconds since it did. `latencies`
+    counts finished requests by `latency_bin`; `request_seconds` is the sum of their seconds.
     `seconds` is the time since the start; `max_new_tokens` is 0 where it is not known. `journal_bytes` is the size of
     the journal that holds `present + done` and no more.
     """
@@ -39,6 +40,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     failures: Mapping[str, int] = {}
     servers: Mapping[str, int] = {}
     asked: Mapping[str, float] = {}
+    silent: Mapping[str, float] = {}
     latencies: Mapping[int, int] = {}
     request_seconds: float = 0.0
     max_new_tokens: int = 0

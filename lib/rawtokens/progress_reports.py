@@ -168,6 +168,7 @@ def in_words(record: ProgressFile) -> str:
         parts.append(f"{progress.rejected:,} rejected")
     if progress.failures:
         parts.append(f"failures: {failures_in_words(progress.failures)}")
+    parts += [f"{url} has answered nothing for {duration(silent)}" for url, silent in progress.silent.items()]
     parts.append(_ending(record))
     return ", ".join(parts)
 

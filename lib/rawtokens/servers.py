@@ -146,6 +146,14 @@ def windows(facts: Mapping[str, ServerFacts], max_new_tokens: int) -> dict[str, 
     }
 
 
+def spread(urls: Sequence[str], window: int | Mapping[str, int]) -> dict[str, int]:
+    """Requests in flight by URL; a total is shared out evenly, one each at the least."""
+    if not isinstance(window, int):
+        return {url: window[url] for url in urls}
+    share, rest = divmod(window, len(urls))
+    return {url: max(1, share + (place < rest)) for place, url in enumerate(urls)}
+
+
 def generate_client(
     window: int, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
 ) -> httpx.AsyncClient:
