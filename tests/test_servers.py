@@ -8,6 +8,7 @@ from rawtokens import servers
 from rawtokens.engines.sglang import Failure, ServerFacts
 from rawtokens.errors import ServerError
 from rawtokens.servers import Asked, Server
+from rawtokens.transport import CONNECT_SECONDS
 
 ONE, TWO = "http://one:1", "http://two:1"
 KEY = "k-not-to-be-told"
@@ -183,7 +184,7 @@ def test_servers_are_lost_only_where_none_is_well_and_none_works(clock: list[flo
     assert pool.lost_seconds() == 50.0
     ask(two, "a", at=clock[0])
     assert pool.lost_seconds() == 50.0
-    clock[0] += servers.CONNECT_SECONDS + 6.0  # out for longer than a connection takes: it is being computed
+    clock[0] += CONNECT_SECONDS + 6.0  # out for longer than a connection takes: it is being computed
     assert pool.lost_seconds() == 0.0
 
 
