@@ -51,6 +51,17 @@ def family_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
 
 
 @pytest.fixture(scope="session")
+def family_target(family_folder: Callable[[str], Path]) -> Callable[[str], Tokenizer]:
+    """Gives the tokenizer of `family_folder` by its name, as the kit loads it."""
+
+    @cache
+    def tokenizer(name: str) -> Tokenizer:
+        return load_tokenizer(str(family_folder(name)))
+
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
 def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo reasoner's model folder, as `rawtokens demo-model` writes it; don't write into it."""
     folder = tmp_path_factory.mktemp("demo") / "model"

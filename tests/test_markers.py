@@ -5,7 +5,10 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rawtokens.errors import TokenizerError
-from rawtokens.markers import Markers, find_markers, last_position, thinking_mode
+from rawtokens.markers import Channels, Markers, find_markers, given_markers, last_position, thinking_mode
+from rawtokens.response_columns import IdLists
+from rawtokens.segments import segment
+from rawtokens.target_tokenizer import Tokenizer
 
 KIMI = {
     "<|im_end|>": 163586,
@@ -146,3 +149,109 @@ def test_the_last_position_is_where_the_whole_sequence_begins(
     ids: list[int], sequence: tuple[int, ...], position: int
 ) -> None:
     assert last_position(ids, sequence) == position
+
+
+MODES = [
+    ("qwen3", {}, "by_model"),
+    ("qwen3", {"enable_thinking": False}, "off"),
+    ("qwen3_thinking", {}, "opened"),
+    ("deepseek_r1", {}, "opened"),
+    ("deepseek_v31", {}, "off"),
+    ("deepseek_v31", {"thinking": True}, "opened"),
+    ("deepseek_v4", {}, "off"),
+    ("deepseek_v4", {"thinking": True}, "opened"),
+    ("glm45", {}, "by_model"),
+    ("glm45", {"enable_thinking": False}, "off"),
+    ("gpt_oss", {}, "by_model"),
+    ("kimi_k2_thinking", {}, "by_model"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "mode"), MODES)
+def test_the_mode_of_every_familys_prompt_is_read_from_its_ids(
+    name: str, arguments: dict[str, bool], mode: str, family_target: Callable[[str], Tokenizer]
+) -> None:
+    target = family_target(name)
+    question = {"role": "user", "content": "Is </think> the end? <think>"}
+    answered = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    for messages in ([question], [question, answered, question]):
+        ids = target.prompt_ids(messages, template_kwargs=arguments)
+        assert thinking_mode(ids, target.markers) == mode
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "turn_ends"),
+    [
+        ("qwen3", "qwen3", (151645,)),
+        ("deepseek_r1", "deepseek", (1,)),
+        ("deepseek_v4", "deepseek_v4", (1,)),
+        ("glm45", "glm", (151329, 151336, 151338)),
+        ("gpt_oss", "gpt_oss", (200002, 200012)),
+        ("kimi_k2_thinking", "kimi", (163586,)),
+    ],
+)
+def test_the_family_of_a_real_tokenizer_is_found_by_its_texts(
+    name: str, family: str, turn_ends: tuple[int, ...], family_target: Callable[[str], Tokenizer]
+) -> None:
+    markers = family_target(name).markers
+    assert (markers.family, markers.turn_ends) == (family, turn_ends)
+
+
+def test_deepseek_v4s_calls_are_found_among_ordinary_ids(family_target: Callable[[str], Tokenizer]) -> None:
+    target = family_target("deepseek_v4")
+    calls = "".join(f'<｜DSML｜invoke name="{name}">\n\n</｜DSML｜invoke>\n' for name in ("now", "f"))
+    (ids,) = target.encode([f"Looking.\n\n<｜DSML｜tool_calls>\n{calls}</｜DSML｜tool_calls><｜end▁of▁sentence｜>"])
+    outputs, none = IdLists.from_lists([ids]), np.array([-1])
+    found = segment(outputs, markers=target.markers, thinking=["off"], matched_ids=none)
+    assert found.tool_calls.tolist() == [2]
+    assert not found.unbalanced_section[0]
+    looking = len(target.encode(["Looking.\n\n"])[0])
+    assert found.answer_tokens.tolist() == [looking]
+    assert found.tool_tokens.tolist() == [len(ids) - looking - 1]
+
+
+def test_gpt_oss_markers_are_channels(family_target: Callable[[str], Tokenizer]) -> None:
+    channels = family_target("gpt_oss").markers.channels
+    assert channels == Channels(
+        start=200006,
+        channel=200005,
+        message=200008,
+        end=200007,
+        reasoning=(35644,),
+        tool=(12606, 815),
+        answer=(17196,),
+        recipient=(316, 28),
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "mode"),
+    [
+        ("", "by_model"),
+        ("<|channel|>analysis", "by_model"),
+        ("<|channel|>analysis<|message|>", "opened"),
+        ("<|channel|>final<|message|>So", "off"),
+    ],
+)
+def test_a_message_that_a_harmony_prompt_began_says_the_mode(
+    header: str, mode: str, family_target: Callable[[str], Tokenizer]
+) -> None:
+    target = family_target("gpt_oss")
+    (ids,) = target.encode([f"<|start|>user<|message|>Hi<|end|><|start|>assistant{header}"])
+    assert thinking_mode(ids, target.markers) == mode
+
+
+def test_markers_of_another_family_can_be_given_as_texts(family_target: Callable[[str], Tokenizer]) -> None:
+    target = family_target("qwen3")
+    (opener, closer) = target.encode(["◁think▷", "◁/think▷"])
+    markers = given_markers(
+        target.token_to_id,
+        lambda text: target.encode([text])[0],
+        opener="◁think▷",
+        closer="◁/think▷",
+        turn_end="<|im_end|>",
+    )
+    assert (markers.opener, markers.closer, markers.turn_ends) == (tuple(opener), tuple(closer), (151645,))
+    assert len(opener) > 1
+    with pytest.raises(TokenizerError, match="'<END>' is no single id"):
+        given_markers(target.token_to_id, lambda text: [], opener="<think>", closer="</think>", turn_end="<END>")

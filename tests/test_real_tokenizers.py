@@ -1,12 +1,12 @@
 """The tests' own tokenizers: exact ids, as the families' published tokenizers give them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import real_tokenizers
-from transformers import AutoTokenizer
+
+from rawtokens.target_tokenizer import Tokenizer
 
 TEXT = "naïve  don't 12345\n\tdef f(x): 你好，世界 🙂"
 DEEPSEEK = [2720, 91223, 223, 2090, 1664, 223, 6895, 1883, 201, 62783, 285, 4042, 2605, 223, 30594, 303, 3427, 68139]
@@ -50,8 +50,8 @@ PROMPTS: list[tuple[str, dict[str, Any], list[int]]] = [
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_a_text_has_the_ids_of_the_published_tokenizer(name: str, family_folder: Callable[[str], Path]) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(family_folder(name))
+def test_a_text_has_the_ids_of_the_published_tokenizer(name: str, family_target: Callable[[str], Tokenizer]) -> None:
+    tokenizer = family_target(name).encoder
     assert tokenizer.encode(TEXT, add_special_tokens=False) == IDS[name]
     assert tokenizer.decode(IDS[name]) == TEXT
     for text, number in CONTROL_IDS[name].items():
@@ -60,15 +60,15 @@ def test_a_text_has_the_ids_of_the_published_tokenizer(name: str, family_folder:
 
 @pytest.mark.parametrize(("name", "arguments", "ids"), PROMPTS)
 def test_a_question_has_the_ids_of_the_published_template(
-    name: str, arguments: dict[str, Any], ids: list[int], family_folder: Callable[[str], Path]
+    name: str, arguments: dict[str, Any], ids: list[int], family_target: Callable[[str], Tokenizer]
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(family_folder(name))
+    tokenizer = family_target(name).encoder
     options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **arguments}
     assert tokenizer.apply_chat_template(QUESTION, **options) == ids
 
 
-def test_gpt_oss_prompts_hold_the_date_and_end_before_any_channel(family_folder: Callable[[str], Path]) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(family_folder("gpt_oss"))
+def test_gpt_oss_prompts_hold_the_date_and_end_before_any_channel(family_target: Callable[[str], Tokenizer]) -> None:
+    tokenizer = family_target("gpt_oss").encoder
     options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
     ids = tokenizer.apply_chat_template(QUESTION, reasoning_effort="high", **options)
     assert ids[-12:] == [200006, 1428, 200008, 4827, 382, 220, 17, 10, 17, 30, 200007, 200006, 173781][-12:]
@@ -77,8 +77,8 @@ def test_gpt_oss_prompts_hold_the_date_and_end_before_any_channel(family_folder:
     assert "Reasoning: high\n\n# Valid channels" in text
 
 
-def test_kimi_k2_thinking_leaves_the_opener_to_the_model(family_folder: Callable[[str], Path]) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(family_folder(real_tokenizers.KIMI_K2_THINKING))
+def test_kimi_k2_thinking_leaves_the_opener_to_the_model(family_target: Callable[[str], Tokenizer]) -> None:
+    tokenizer = family_target(real_tokenizers.KIMI_K2_THINKING).encoder
     options: dict[str, Any] = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
     ids = tokenizer.apply_chat_template(QUESTION, **options)
     assert ids[:3] == [163594, 14062, 163601]
