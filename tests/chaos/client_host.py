@@ -7,6 +7,7 @@ what becomes of a client: a process beside each waits for it and writes the code
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -35,3 +36,4 @@ if __name__ == "__main__":
         ended = client.main(arguments)
         sys.stdout.flush()
         os._exit(ended)
+    os.killpg(0, signal.SIGKILL)  # whoever started the clients has gone

@@ -50,7 +50,8 @@ class Process:
 @lru_cache(maxsize=1)
 def _host() -> tuple[subprocess.Popen[str], Path]:
     """The forking host of all clients of this process, and a folder for what they say."""
-    host = subprocess.Popen([sys.executable, str(HOST)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, str(HOST)]
+    host = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     return host, Path(tempfile.mkdtemp(prefix="chaos-clients-"))
 
 

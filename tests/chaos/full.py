@@ -175,6 +175,7 @@ def _all_runs(options: argparse.Namespace, place: Path, ground: Ground, servers:
             model=place / "model",
             chooser=random.Random(seed),
             seed=seed,
+            calm_seconds=seconds,
         )
         results.append(play(name, scenario, stage))
         print(f"{name}: {results[-1].outcome} {results[-1].failure} {results[-1].seconds:.0f} s", flush=True)

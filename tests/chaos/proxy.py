@@ -95,7 +95,9 @@ class FaultProxy:
         body = await request.read()
         try:
             if request.path != "/generate":
-                async with self._session.request(request.method, self.upstream + request.path, data=body) as reply:
+                headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+                url = self.upstream + request.path
+                async with self._session.request(request.method, url, data=body, headers=headers) as reply:
                     return web.Response(status=reply.status, body=await reply.read(), content_type="application/json")
             return await self._generate(request, body)
         except (aiohttp.ClientError, OSError):  # the server is gone, or the client is: nobody gets an answer

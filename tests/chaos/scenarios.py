@@ -24,7 +24,6 @@ from chaos.proxy import BROKEN, KINDS, LATE, FaultProxy
 from chaos.tails import TAILS, tear
 from rawtokens.demo.server import DemoServer
 
-READ_TIMEOUT = 45.0
 WAYS = ("SIGKILL", "SIGTERM", "scheduler SIGKILL", "SIGKILL")
 
 
@@ -37,6 +36,7 @@ class Stage(msgspec.Struct, kw_only=True):
     model: Path
     chooser: random.Random
     seed: int
+    calm_seconds: float = 30.0  # what an undisturbed run took
     starts: int = 0
     client_kills: int = 0
     server_kills: int = 0
@@ -111,11 +111,13 @@ def two_servers(stage: Stage) -> None:
 
 def wire_faults(stage: Stage, *, kills: int = 0, rate: float = 0.3) -> None:
     """Every fault of the wire at a seeded rate, with client kills between where asked for."""
-    kinds = (*KINDS, LATE) if not kills else KINDS
+    # A client that gives up what a busy server still decodes never ends: twice a whole run is long enough.
+    patience = 0.0 if kills else max(30.0, 2.0 * stage.calm_seconds)
+    kinds = KINDS if kills else (*KINDS, LATE)
     with FaultProxy(
-        stage.servers[0].url, seed=stage.seed, rate=rate, kinds=kinds, late_seconds=READ_TIMEOUT + 15.0
+        stage.servers[0].url, seed=stage.seed, rate=rate, kinds=kinds, late_seconds=patience + 10.0
     ) as proxy:
-        client = ClientRun(stage.folder, [proxy.url], read_timeout=READ_TIMEOUT)
+        client = ClientRun(stage.folder, [proxy.url], read_timeout=patience)
         for lines in stage.moments(kills):
             client.kill_at(lines, stage.chooser)
         client.finish()
@@ -248,7 +250,7 @@ def everything_at_once(stage: Stage, *, kills: int = 10) -> None:
     """Wire faults, torn tails, kills of the client and of the server in one run."""
     server, server_at = stage.servers[0], kills // 2
     with FaultProxy(server.url, seed=stage.seed, rate=0.2) as proxy:
-        client = ClientRun(stage.folder, [proxy.url], read_timeout=READ_TIMEOUT)
+        client = ClientRun(stage.folder, [proxy.url])
         for number, lines in enumerate(stage.moments(kills)):
             if number == server_at:
                 client.start()
