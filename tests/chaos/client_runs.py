@@ -98,9 +98,10 @@ class ClientRun:
         return self.process
 
     def kill(self) -> bool:
-        """kill -9; False where it had ended by itself."""
+        """kill -9; False where it had ended by itself, which it may only when everything was there."""
         assert self.process is not None
         if self.process.code is not None:
+            assert self.process.code == 0, self.process.words()
             return False
         os.kill(self.process.pid, signal.SIGKILL)
         killed = self.process.wait() == -signal.SIGKILL

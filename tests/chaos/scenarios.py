@@ -52,6 +52,11 @@ class Stage(msgspec.Struct, kw_only=True):
         """So many numbers of journal lines, ascending: the last ones are those where only long answers are missing."""
         return sorted(self.chooser.sample(range(self.rows), count))
 
+    @property
+    def journal_bytes(self) -> int:
+        """How long the whole journal is."""
+        return sum(len(line) + 1 for line in self.ground.lines.values())
+
     def tally(self, client: ClientRun) -> None:
         self.starts += client.starts
         self.client_kills += client.kills
@@ -155,7 +160,7 @@ def must_stop(stage: Stage) -> None:
     words = {**dict.fromkeys(NAN, "nan_weights"), REFUSED: "key_refused"}
     client = ClientRun(stage.folder, [])
     for kind, word in words.items():
-        with FaultProxy(stage.servers[0].url, seed=stage.seed, rate=0.1, kinds=[kind]) as proxy:
+        with FaultProxy(stage.servers[0].url, seed=stage.seed, rate=0.3, kinds=[kind]) as proxy:
             stopped = ClientRun(stage.folder, [proxy.url])
             stopped.start()
             stopped.ended(code=1, words=word)
@@ -172,7 +177,9 @@ def file_cut_short(stage: Stage, *, times: int = 6) -> None:
     client = ClientRun(stage.folder, [stage.servers[0].url])
     for _ in range(times):
         size = client.journal.stat().st_size if client.journal.exists() else 0
-        client.start("--largest-file", str(max(2**15, size) + stage.chooser.randint(1, 2**15)))
+        client.start(
+            "--largest-file", str(max(4096, size + stage.chooser.randint(1, stage.journal_bytes // (times + 2))))
+        )
         client.ended(code=1, words="raw_responses.jsonl")
         stage.events["file limit reached"] += 1
     client.finish()
@@ -182,10 +189,11 @@ def file_cut_short(stage: Stage, *, times: int = 6) -> None:
 def disk_full(stage: Stage, *, times: int = 5) -> None:
     """The disk full in the middle of a run and freed; read-only at a start; vanished under a running client."""
     client = ClientRun(stage.folder, [stage.servers[0].url])
+    most = max(1, stage.journal_bytes // (times + 2) // storage.PAGE)
     with storage.small_disk(stage.folder):
         stage.ground.copy_to(stage.folder)
         for _ in range(times):
-            storage.resize(stage.folder, free_pages=stage.chooser.randint(1, 12))
+            storage.resize(stage.folder, free_pages=stage.chooser.randint(1, most))
             client.start()
             client.ended(code=1, words="No space left on device")
             stage.events["disk full"] += 1
@@ -289,6 +297,7 @@ def command_killed(stage: Stage) -> None:
     for way, lines in zip(ways, stage.moments(len(ways)), strict=True):
         process = client.start()
         if not client.wait_for_lines(lines) or process.code is not None:
+            assert process.code == 0, process.words()
             break
         if way == "SIGKILL":
             client.kill()
