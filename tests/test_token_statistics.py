@@ -180,6 +180,7 @@ def test_the_summary_accounts_for_every_row(folder: Path) -> None:
         "cached_prompt_ids": 16,
         "busy_seconds": 9.0,
         "ids_per_second": 8.8889,
+        "completion": None,
     }
     assert "prompts without a response yet: 1" in takeaways.flow(numbers)
 

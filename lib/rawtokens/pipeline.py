@@ -260,9 +260,8 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
         return [folder / PROMPTS], own if plan.shard != WHOLE else journals or own
     if stage == "03":
         return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], [folder / "verified.parquet"]
-    return [folder / PROMPTS, folder / "verified.parquet", *rejection_paths(folder), *journals], [
-        folder / "summary.json"
-    ]
+    read = [folder / name for name in (PROMPTS, "verified.parquet", "completion.json")]
+    return [*read, *rejection_paths(folder), *journals], [folder / "summary.json"]
 
 
 def _tokenizer_files(plan: Plan) -> list[Path]:

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from . import journal, throughput
+from .completion_bias import read_completion
 from .errors import InputError
 from .records import VERIFIED_SCHEMA, Json, Rejection, Shape, Stage, Verdict
 from .rejections import each_rejection
@@ -163,8 +164,9 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
 
     `median_reasoning_tokens` is over the rows that think, cut ones with the length at which they were cut;
     `share_closed` is over generated rows; `not_generated` counts prompts with neither a response nor a rejection,
-    everything behind it counts generations. Shares and medians of nothing are null. Raises InputError where a stage
-    is missing, or where the journal has grown since verification.
+    everything behind it counts generations. `completion` is `completion_bias.numbers` as stage 02 left them, or null.
+    Shares and medians of nothing are null. Raises InputError where a stage is missing, or where the journal has grown
+    since verification.
     """
     rows, prompts, timings = read_verified(folder), read_prompts(folder), throughput.read_timings(folder)
     if len(rows) != len(timings):
@@ -200,6 +202,7 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
         "cached_prompt_ids": int(timings["cached_tokens"].sum()),
         "busy_seconds": round(float(line["width_s"].sum()), 3),
         "ids_per_second": share(timings["completion_tokens"].sum(), line["width_s"].sum()),
+        "completion": read_completion(folder) or None,
     }
 
 
