@@ -271,7 +271,7 @@ def rows_or_error(path: Path, data: bytes) -> str | list[Outcome]:
 
 
 @given(data=st.binary(max_size=300), start=_starts, pack=st.sampled_from(PACKINGS), name=_names)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_rows_rejections_or_one_input_error(
     tmp_path: Path, data: bytes, start: bytes, pack: Packing, name: str
 ) -> None:
@@ -285,7 +285,7 @@ def test_any_bytes_are_rows_rejections_or_one_input_error(
 
 
 @given(container=st.sampled_from(CONTAINERS), pack=st.sampled_from(PACKINGS), changes=_changes)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_never_ends_in_anything_but_an_input_error(
     tmp_path: Path, container: Container, pack: Packing, changes: list[tuple[int, bytes]]
 ) -> None:

@@ -41,7 +41,7 @@ _row = st.fixed_dictionaries({"conversations": st.lists(_turn, max_size=3)}, opt
     indent=st.sampled_from([None, 2]),
     piece=st.sampled_from([1, 2, 7, 2**20]),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_rows_come_out_of_an_array_as_out_of_lines_none_lost(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
