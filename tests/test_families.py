@@ -1,22 +1,23 @@
 """Outputs of every family, built from segments whose places are known."""
 
+from collections import Counter
 from itertools import count
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 from family_tokens import FAMILY_OF, VOCABULARIES, markers_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawtokens.checks import prompt_digest
-from rawtokens.markers import Channels, IdSequence, Markers
+from rawtokens.checks import prompt_digests
+from rawtokens.markers import Channels, IdSequence, Markers, thinking_mode
 from rawtokens.records import Response, Thinking
-from rawtokens.verification import DEFAULT_POLICY, ResponseColumns, verify
+from rawtokens.response_columns import IdLists, ResponseColumns
+from rawtokens.samples import Sample, split_output
+from rawtokens.verification import DEFAULT_POLICY, verify
 
 NAMES = sorted(VOCABULARIES)
 VOCABULARY = 250_000
-PROMPT = [1000, 1001]
 MARKERS = {name: markers_of(name) for name in NAMES}
 
 
@@ -162,7 +163,7 @@ def finish(
     stripped = stop is not None and draw(st.booleans())
     if stop is not None and not stripped:
         writer.ids.append(stop)
-    truth = {
+    truth: dict[str, object] = {
         "shape": shape,
         "closer_position": position,
         "closers": int(position is not None),
@@ -181,15 +182,25 @@ def outputs_of(markers: Markers) -> st.SearchStrategy[Built]:
     return channel_outputs(markers, markers.channels) if markers.channels else marker_outputs(markers)
 
 
+def prompt_of(thinking: Thinking, markers: Markers) -> list[int]:
+    """A prompt whose ids say the mode."""
+    if markers.channels is not None:
+        marks = markers.channels
+        begun = {"opened": marks.reasoning, "off": marks.answer, "by_model": ()}[thinking]
+        return [1000, marks.start, 1001, *((marks.channel, *begun, marks.message) if begun else ())]
+    tail = {"opened": markers.opener, "off": markers.closer, "by_model": ()}[thinking]
+    return [1000, markers.turn_ends[0], *tail]
+
+
 def verified(markers: Markers, built: list[Built]) -> list[dict[str, Any]]:
     responses = [
         Response(
             key=f"{number}#0/0",
-            prompt_ids=PROMPT,
+            prompt_ids=prompt_of(item.thinking, markers),
             output_ids=item.ids,
             finish_reason="length" if item.finish_reason == "length" else "stop",
             matched=item.matched,
-            prompt_tokens=len(PROMPT),
+            prompt_tokens=len(prompt_of(item.thinking, markers)),
             completion_tokens=len(item.ids),
             cached_tokens=0,
             weight_version="default",
@@ -205,13 +216,29 @@ def verified(markers: Markers, built: list[Built]) -> list[dict[str, Any]]:
     table = verify(
         ResponseColumns.from_responses(responses),
         markers=markers,
-        thinking=[item.thinking for item in built],
+        thinking=[thinking_mode(item.prompt_ids, markers) for item in responses],
         vocabulary_size=VOCABULARY,
-        known_prompts={f"{n}#0": prompt_digest(np.array(PROMPT, dtype=np.int32)) for n in range(len(built))},
+        known_prompts={
+            f"{number}#0": prompt_digests(IdLists.from_lists([prompt_of(item.thinking, markers)]))[0]
+            for number, item in enumerate(built)
+        },
         fingerprint="f",
     )
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
+
+
+def shown(row: dict[str, Any], markers: Markers) -> list[int]:
+    """The ids of the segments that a sample shows, after their sizes are held to the row's counts."""
+    fields = {name: row[name] for name in Sample.__struct_fields__ if name in row}
+    sizes: Counter[str] = Counter()
+    ids: list[int] = []
+    for label, segment in split_output(Sample(**fields, rows=1), markers):
+        sizes[label] += len(segment)
+        ids += segment
+    expected = {"reasoning": row["reasoning_tokens"], "answer": row["answer_tokens"], "tool calls": row["tool_tokens"]}
+    assert {label: sizes[label] for label in expected} == expected
+    return ids
 
 
 def sum_holds(row: dict[str, Any], markers: Markers) -> bool:
@@ -235,6 +262,7 @@ def test_an_output_built_from_segments_is_cut_at_them(name: str, data: st.DataOb
         assert {field: row[field] for field in item.truth} == item.truth
         assert set(row["reasons"]) == item.reasons
         assert sum_holds(row, markers)
+        assert shown(row, markers) == row["output_ids"]
 
 
 @pytest.mark.parametrize("name", NAMES)

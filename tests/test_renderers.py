@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 import splintr
-from renderers.base import Renderer
-from renderers.configs import (
+from renderers.base import Renderer  # type: ignore[import-untyped]
+from renderers.configs import (  # type: ignore[import-untyped]
     DeepSeekV4RendererConfig,
     GLM45RendererConfig,
     GptOssRendererConfig,
     KimiK25RendererConfig,
     Qwen3RendererConfig,
 )
-from renderers.deepseek_r1 import DeepSeekR1Renderer
-from renderers.deepseek_v4 import DeepSeekV4Renderer
-from renderers.glm45 import GLM45Renderer
-from renderers.gpt_oss import GptOssRenderer
-from renderers.kimi_k25 import KimiK25Renderer
-from renderers.qwen3 import Qwen3Renderer
+from renderers.deepseek_r1 import DeepSeekR1Renderer  # type: ignore[import-untyped]
+from renderers.deepseek_v4 import DeepSeekV4Renderer  # type: ignore[import-untyped]
+from renderers.glm45 import GLM45Renderer  # type: ignore[import-untyped]
+from renderers.gpt_oss import GptOssRenderer  # type: ignore[import-untyped]
+from renderers.kimi_k25 import KimiK25Renderer  # type: ignore[import-untyped]
+from renderers.qwen3 import Qwen3Renderer  # type: ignore[import-untyped]
 
 from rawtokens.target_tokenizer import Tokenizer
 
@@ -150,7 +150,7 @@ def test_prompts_are_those_of_an_independent_renderer(
     tokenizer = target if name == "kimi" else family_target(name)
     renderer = make(tokenizer.encoder)
     for conversation, (messages, tools) in CONVERSATIONS.items():
-        theirs = list(renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))  # type: ignore[arg-type]
+        theirs = list(renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
         ours = tokenizer.prompt_ids(messages, tools=tools, template_kwargs=arguments)
         if tools:
             ours, theirs = (from_first(ids, first_user, tokenizer) for ids in (ours, theirs))

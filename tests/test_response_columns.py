@@ -3,7 +3,6 @@
 import json
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ def test_text_gives_the_same_arrays_as_lists(lists: list[list[int]], separators:
     by_list = IdLists.from_lists(lists)
     assert by_text.ids.tolist() == by_list.ids.tolist()
     assert by_text.offsets.tolist() == by_list.offsets.tolist()
-    assert (by_text.ids.dtype, by_text.offsets.dtype) == (np.int32, np.int64)
+    assert (str(by_text.ids.dtype), str(by_text.offsets.dtype)) == ("int32", "int64")
 
 
 @pytest.mark.parametrize("text", ["[2147483648]", "[1,99999999999999999999999999]", "[-2147483649]"])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rawtokens import verification
-from rawtokens.checks import complete_policy, prompt_digest
+from rawtokens.checks import complete_policy, prompt_digests
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.markers import IdSequence, Markers
 from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response, Thinking, Verdict
@@ -94,7 +94,7 @@ def response(output_ids: list[int], **changes: object) -> Response:
 
 
 def digest(ids: Sequence[int]) -> bytes:
-    return prompt_digest(np.array(ids, dtype=np.int32))
+    return prompt_digests(IdLists.from_lists([ids]))[0]
 
 
 def rows(

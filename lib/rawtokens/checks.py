@@ -113,12 +113,8 @@ def reasons_of_keys(
 
 
 def prompt_digests(prompts: IdLists) -> list[bytes]:
-    """`prompt_digest` of every row."""
+    """16 bytes a row that stand for its ids; for comparing within one process only (the machine's byte order)."""
     content = memoryview(np.ascontiguousarray(prompts.ids)).cast("B")
     ends = (prompts.offsets * prompts.ids.itemsize).tolist()
-    return [hashlib.sha256(content[start:end]).digest()[:16] for start, end in pairwise(ends)]
-
-
-def prompt_digest(ids: NDArray[np.int32]) -> bytes:
-    """16 bytes that stand for a prompt's ids; for comparing within one process only (the machine's byte order)."""
-    return hashlib.sha256(ids.tobytes()).digest()[:16]  # 2.5 us for 966 ids, blake2b 11
+    hashed = (hashlib.sha256(content[start:end]) for start, end in pairwise(ends))  # 2.5 us for 966 ids, blake2b 11
+    return [whole.digest()[:16] for whole in hashed]

@@ -5,7 +5,7 @@ ids become text is decoded's business.
 """
 
 from collections.abc import Collection, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from .decoded import Decoder, Segment, counted, segments_html, show_segments, stands_at
-from .markers import Markers
+from .markers import Channels, Markers, last_position, thinking_mode
+from .records import Thinking
 from .token_statistics import SHAPES, VERDICTS, read_verified
 
 
@@ -54,10 +55,20 @@ def read_samples(folder: Path) -> list[Sample]:
 def split_output(sample: Sample, markers: Markers) -> list[Segment]:
     """The output's segments in order; together they hold every id once."""
     ids = sample.output_ids
-    end = len(ids) - sample.ends_with_stop
-    labels = ["reasoning"] * sample.reasoning_tokens
+    body = ids[: len(ids) - sample.ends_with_stop]
+    if markers.channels is None:
+        labels = _labels(body, sample.reasoning_tokens, markers)
+    else:
+        labels = _channel_labels(body, markers.channels, thinking_mode(sample.prompt_ids, markers))
+    labels += ["stop id"] * sample.ends_with_stop
+    pairs = groupby(zip(labels, ids, strict=True), key=lambda pair: pair[0])
+    return [Segment(label, tuple(item for _, item in group)) for label, group in pairs]
+
+
+def _labels(ids: Sequence[int], reasoning_tokens: int, markers: Markers) -> list[str]:
+    labels = ["reasoning"] * reasoning_tokens
     in_section = False
-    while len(labels) < end:
+    while len(labels) < len(ids):
         here = len(labels)
         if stands_at(ids, here, markers.closer):
             labels += ["closer"] * len(markers.closer)
@@ -67,9 +78,26 @@ def split_output(sample: Sample, markers: Markers) -> list[Segment]:
         else:
             in_section = in_section or stands_at(ids, here, markers.tool_section_begin)
             labels.append("tool calls" if in_section else "answer")
-    labels += ["stop id"] * sample.ends_with_stop
-    pairs = groupby(zip(labels, ids, strict=True), key=lambda pair: pair[0])
-    return [Segment(label, tuple(item for _, item in group)) for label, group in pairs]
+    return labels
+
+
+def _channel_labels(ids: Sequence[int], channels: Channels, mode: Thinking) -> list[str]:
+    """Each message's label, as channel_segments counts it."""
+    names = {"reasoning": channels.reasoning, "tool calls": channels.tool, "answer": channels.answer}
+    starts = [0, *(place for place in range(1, len(ids)) if ids[place] == channels.start), len(ids)]
+    labels: list[str] = []
+    for start, stop in pairwise(starts):
+        message = list(ids[start:stop])
+        text = message.index(channels.message) if channels.message in message else len(message)
+        found = [
+            name for name, ids_of in names.items() if last_position(message[:text], (channels.channel, *ids_of)) >= 0
+        ]
+        if start == 0 and mode != "by_model":
+            found = ["reasoning" if mode == "opened" else "answer"]
+        cut = stop == len(ids) and text == len(message)
+        label = found[-1] if found else ("reasoning" if cut else "answer")
+        labels += [label] * len(message)
+    return labels
 
 
 def show(sample: Sample, decoder: Decoder, *, special_ids: Collection[int] = ()) -> None:

@@ -103,7 +103,7 @@ def verify(
 ) -> pa.Table:
     """A batch as a table of records.VERIFIED_SCHEMA, its rows in the batch's order.
 
-    `thinking` is markers.thinking_mode of each prompt; `known_prompts` gives `prompt_digest` by prompt key;
+    `thinking` is markers.thinking_mode of each prompt; `known_prompts` gives `checks.prompt_digests` by prompt key;
     `fingerprint` is the run's, by default that of most rows here (at a tie the first); `earlier_keys` are those of
     rows before this batch. Reasons of a row stand in the order of DEFAULT_POLICY. Raises InputError for a policy
     that names an unknown reason or verdict.
@@ -147,7 +147,7 @@ def verify(
 
 
 def read_known_prompts(path: Path) -> dict[str, bytes]:
-    """`prompt_digest` of every prompt of a prompts.parquet, by key. Raises InputError where it can't be read."""
+    """The digest of every prompt of a prompts.parquet, by key. Raises InputError where it can't be read."""
     known: dict[str, bytes] = {}
     try:
         with open_parquet(path) as file:

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rawtokens.channel_segments import segment_outputs
-from rawtokens.checks import prompt_digest
+from rawtokens.checks import prompt_digests
 from rawtokens.markers import Markers
-from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response
+from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response, Thinking
 from rawtokens.repetition import loops
 from rawtokens.response_columns import IdLists, ResponseColumns
 from rawtokens.verification import verify, verify_journal
@@ -57,8 +57,8 @@ def bench_checks(ids: int, rows: int, repeats: int) -> None:
     """The checks on arrays."""
     columns = responses(ids, rows)
     outputs, bodies = columns.outputs, columns.outputs.lengths - 1
-    known = {f"{row}#0": prompt_digest(columns.prompts.row(row)) for row in range(rows)}
-    thinking = ["opened"] * rows
+    known = {f"{row}#0": digest for row, digest in enumerate(prompt_digests(columns.prompts))}
+    thinking: list[Thinking] = ["opened"] * rows
     print(f"{ids:,} ids in {rows:,} rows, M ids/s")
     read = rate("np.max alone", lambda: outputs.ids.max(), ids, repeats)
     matched = columns.matched_ids
