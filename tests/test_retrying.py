@@ -22,8 +22,10 @@ from rawtokens.journal import JOURNAL, REJECTED, read_keys, read_rejections, rea
 from rawtokens.markers import Markers
 from rawtokens.pipeline import Plan, run_stages
 from rawtokens.records import PROMPTS_SCHEMA, Rejection, Sampling
+from rawtokens.retried_rows import read_retried
 from rawtokens.retrying import GENERATION_REASONS, Retried, retry
 from rawtokens.run_file import load_run_file
+from rawtokens.shards import Shard
 from rawtokens.verification import verify_journal
 
 ROOT = Path(__file__).parents[1]
@@ -380,12 +382,41 @@ def test_a_full_disk_leaves_everything_as_it_was(run: Run, monkeypatch: pytest.M
     assert not list(run.folder.glob(".*.tmp"))
 
 
-@pytest.mark.parametrize("name", ["raw_responses.lock", ".stages.lock"])
+@pytest.mark.parametrize("name", ["raw_responses.lock", "raw_responses.2-of-3.lock", ".stages.lock"])
 def test_a_run_that_is_going_on_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(retrying, "_DYING_SECONDS", 0.0)
     with journal.lock(run.folder / name), pytest.raises(LockedError, match=f"process {os.getpid()}"):
         retry(run.plan, "A")
     assert run.rejected() == ["2#0/0", "5#0/0"]
+
+
+def test_a_shard_that_starts_while_rows_are_set_aside_is_refused(run: Run) -> None:
+    shard = run.folder / "raw_responses.1-of-2.jsonl"
+    with retrying._writers_locked(run.folder):
+        with pytest.raises(LockedError, match="as a whole or in another number of shards"):
+            journal.open_journal(shard, wait_seconds=0).__enter__()
+        assert not shard.exists()
+    with journal.open_journal(shard, wait_seconds=0):
+        pass
+
+
+def test_rejections_of_every_shard_are_set_aside(run: Run) -> None:
+    first, second = (item for item in read_rejections(run.folder) if item.stage == "generate")
+    journal.write_rejections(run.folder, "generate", [first])
+    journal.write_rejections(run.folder, "generate", [second], shard=Shard(2, 3))
+    found = retry(run.plan, "A", where="reason=bad_request")
+    assert (found.lines, found.again, len(run.aside("rejected"))) == (2, 2, 2)
+    assert run.rejected() == []
+    run.stage("02")
+    assert sorted(run.asked) == [2, 5]
+
+
+def test_what_was_retried_is_on_record_before_anything_moves(run: Run) -> None:
+    retry(run.plan, "A", where="reason=aborted")
+    assert read_retried(run.folder) == []  # nothing had it
+    retry(run.plan, "A")
+    retry(run.plan, "A", where="reason=truncated_in_thinking")
+    assert [(item.reason, item.lines) for item in read_retried(run.folder)] == [("", 2), ("truncated_in_thinking", 2)]
 
 
 def test_the_reasons_of_generation_are_those_in_its_source() -> None:

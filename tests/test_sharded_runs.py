@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rawtokens.__main__ import main
 from rawtokens.demo.server import DemoServer
 from rawtokens.generation import Target, generate
 from rawtokens.journal import journal_paths, read_keys, read_rejections, read_responses, rejection_paths
@@ -142,6 +143,24 @@ def test_more_samples_a_prompt_add_samples_alone(tmp_path: Path) -> None:
     assert count_missing(folder, SAMPLES + 1) == ROWS
     assert {key.rpartition("/")[2] for key in set(planned_keys(folder, 3)) - set(planned_keys(folder, 2))} == {"2"}
     assert (folder / "raw_responses.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--shard", "2/8"], "goes with --stage 02 alone"),
+        (["--stage", "03", "--shard", "2/8"], "goes with --stage 02 alone"),
+        (["--stage", "02", "--shard", "9/8"], "shard '9/8' is not known; expected I/N"),
+    ],
+)
+def test_a_shard_that_can_not_be_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    (tmp_path / "run.yaml").write_text(RUN.format(model=tmp_path, url="http://one:1"))
+    assert main(["run", str(tmp_path / "run.yaml"), *options]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
 RUN = """run: shards

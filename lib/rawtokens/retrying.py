@@ -44,6 +44,7 @@ from .runs import read_manifest
 FOREIGN = "foreign"
 GENERATION_REASONS = (
     "aborted",
+    "answer_of_another_request",
     "bad_request",
     "completion_tokens_differ",
     "connection",
