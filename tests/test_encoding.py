@@ -18,7 +18,7 @@ from rawtokens.target_tokenizer import Tokenizer as TargetTokenizer
 from rawtokens.target_tokenizer import load_tokenizer
 
 CONVERSATIONS = 5_000
-WORDS = (
+WORDS: tuple[str, ...] = (
     "What is 2+2?  The answer",
     "你好，世界！漢字かな交じり文",
     "def f(x):\n\treturn {'a': [1, 22, 333]}\n\n\n",
@@ -368,9 +368,9 @@ def own_folder(tmp_path: Path) -> Path:
 def test_a_class_of_its_own_keeps_its_cuts_and_lends_its_core_to_shorter_texts(own_folder: Path) -> None:
     target = load_tokenizer(str(own_folder), trust_remote_code=True)
     made = TextEncoder(target.encoder, core_after=0)
-    assert made.way == "one by one"
+    ways = [made.way]
     made.encode(["Hi"])
-    assert made.way == "tiktoken core"
+    assert [*ways, made.way] == ["one by one", "tiktoken core"]
     texts = ["ab<|im_end|>\naaaab</think>é你 <think", "a" * UNCUT, "b" + "a" * 70_001, "ab" * 20_000 + "<think>aaaa"]
     assert made.encode(texts) == [one_by_one(target.encoder, text) for text in texts]
     uncut = target.encoder.model.encode(texts[2])
