@@ -4,7 +4,10 @@ import pytest
 
 from rawtokens.errors import InputError
 from rawtokens.records import Sampling
+from rawtokens.rendering import PromptOptions
 from rawtokens.run_file import SamplingSettings, ServerSettings, check_sampling, load_run_file
+from rawtokens.stage_parameters import prompt_options, stage_parameters
+from rawtokens.thinking_modes import mix_from
 
 SMALLEST = "run: demo\nmodel: {tokenizer: org/model}\ndatasets:\n  B1: {prompts: prompts.json}\n"
 
@@ -63,6 +66,15 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
         (SMALLEST + "servers: {urls: []}\n", "name one server at least"),
         (SMALLEST + "servers: {max_in_flight: many}\n", "'many'; expected a positive number or auto"),
         (SMALLEST.replace("prompts.json", "p.json, turns: each"), "turns of B1 is 'each'"),
+        (
+            SMALLEST.replace("prompts.json", "p.json, control_tokens: drop"),
+            "'drop'; expected one of skip, keep, as_text",
+        ),
+        (
+            SMALLEST.replace("prompts.json", "p.json, mix: [{share: 0.5}]"),
+            r"datasets.B1: the shares of mix are \[0.5\]",
+        ),
+        (SMALLEST.replace("prompts.json", "p.json, mix: [{part: 1}]"), "unknown field `part`"),
         (SMALLEST.replace("prompts.json", "p.json, limit: 0"), "limit of B1 is 0; expected a positive number"),
         (SMALLEST + "  B1: {prompts: other.json}\n", "`B1` is given twice"),
         (SMALLEST + "run: other\n", "`run` is given twice"),
@@ -133,3 +145,29 @@ def test_the_kimi_run_waits_for_a_pinned_commit_and_is_complete_else(tmp_path: P
     settings = load_run_file(write(tmp_path, text.replace("revision: null", f"revision: {'a' * 40}")))
     assert settings.model.trust_remote_code
     assert settings.sampling.max_new_tokens == 32768
+
+
+def test_a_data_sets_template_arguments_win_over_the_models(tmp_path: Path) -> None:
+    text = """
+run: demo
+model: {tokenizer: org/model, template_kwargs: {thinking: true, effort: low}}
+datasets:
+  plain: {prompts: a.json}
+  mixed:
+    prompts: b.json
+    turns: continue
+    control_tokens: as_text
+    template_kwargs: {effort: high}
+    mix:
+      - {share: 0.8, template_kwargs: {thinking: true}}
+      - {share: 0.2, template_kwargs: {thinking: false}}
+"""
+    settings = load_run_file(write(tmp_path, text))
+    assert prompt_options(settings, "plain") == PromptOptions(template_kwargs={"thinking": True, "effort": "low"})
+    asked = prompt_options(settings, "mixed")
+    assert (asked.turns, asked.control_tokens) == ("continue", "as_text")
+    assert asked.template_kwargs == {"thinking": True, "effort": "high"}
+    assert [portion.share for portion in asked.mix] == [0.8, 0.2]
+    given = stage_parameters(settings, "01", "mixed", folder=tmp_path)
+    assert mix_from(str(given["mix"])) == asked.mix
+    assert (given["turns"], given["control_tokens"]) == ("continue", "as_text")

@@ -197,3 +197,38 @@ def test_the_settings_of_a_run_are_its_own_when_read_back(tmp_path: Path, target
         runs.guard_settings(tmp_path, Sampling(), options)
         with pytest.raises(ResumeError, match=r"control_tokens: was 'skip', now 'keep'"):
             runs.guard_settings(tmp_path, Sampling(), msgspec.structs.replace(options, control_tokens="keep"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (PromptOptions(template_kwargs={"thinking": False}), "template_kwargs.thinking: was None, now False"),
+        (PromptOptions(mix=(Portion(share=1.0, template_kwargs={"thinking": False}),)), "mix: was .*, now "),
+        (PromptOptions(control_tokens="keep"), "control_tokens: was 'skip', now 'keep'"),
+        (PromptOptions(turns="continue"), "turns: was 'last', now 'continue'"),
+    ],
+)
+def test_other_modes_than_those_of_the_responses_are_refused_at_every_stage(
+    tmp_path: Path, target: Tokenizer, options: PromptOptions, words: str
+) -> None:
+    runs.record_tokenizing(tmp_path, target, PromptOptions())
+    runs.guard_settings(tmp_path, Sampling(), options)  # no response yet: whatever is asked for is the run's
+    generating(tmp_path)
+    runs.guard_settings(tmp_path, Sampling(), PromptOptions())
+    with pytest.raises(ResumeError, match=words):
+        runs.guard_settings(tmp_path, Sampling(), options)
+    with pytest.raises(ResumeError, match=words):
+        runs.guard_tokenizing(tmp_path, target, options)
+
+
+def test_what_was_asked_of_the_template_is_on_record(tmp_path: Path, target: Tokenizer) -> None:
+    mix = (Portion(share=0.75, template_kwargs={"thinking": True}), Portion(share=0.25))
+    runs.record_tokenizing(tmp_path, target, PromptOptions(template_kwargs={"a": 1}, mix=mix))
+    manifest = runs.read_manifest(tmp_path)
+    assert manifest["template_kwargs"] == {"a": 1}
+    assert manifest["mix"] == [
+        {"share": 0.75, "template_kwargs": {"thinking": True}},
+        {"share": 0.25, "template_kwargs": {}},
+    ]
+    assert (manifest["turns"], manifest["control_tokens"], manifest["template_date"]) == ("last", "skip", "")
+    assert manifest["chat_template_sha256"] == target.identity["chat_template_sha256"]
