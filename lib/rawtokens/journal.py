@@ -10,19 +10,20 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from .atomic_files import write_atomically
 from .errors import InputError, RawTokensError, RunStopped
 from .known_keys import KnownKeys, key_at, scan_keys
 from .locking import lock, refuse_locked
 from .records import Rejection, Response, Stage
 from .shards import WHOLE, Shard
+from .torn_tails import repair_tail, response_of
 
-__all__ = ["lock"]
+__all__ = ["lock", "repair_tail", "response_of", "write_atomically"]
 
 JOURNAL = "raw_responses.jsonl"
 REJECTED = "rejected.jsonl"
@@ -112,28 +113,6 @@ def open_journal(path: Path, *, wait_seconds: float = 10.0) -> Iterator[Journal]
                 journal.sync()
 
 
-def repair_tail(path: Path) -> Path | None:
-    """Mend a last line without newline: a whole record gets its newline, a fragment is set aside in a file.
-
-    Returns the fragment's file, or None. Earlier rows are never touched.
-    """
-    if not path.exists() or path.stat().st_size == 0:
-        return None
-    with path.open("r+b") as file:
-        start = _tail_start(file)
-        file.seek(start)
-        tail = file.read()
-        if not tail:
-            return None
-        if response_of(tail):
-            file.write(b"\n")
-            return None
-        fragment = path.with_name(f"{path.stem}.torn-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-        write_atomically(fragment, tail)
-        file.truncate(start)
-        return fragment
-
-
 def read_keys(path: Path) -> Iterator[str]:
     """The keys of a journal's whole lines, without decoding its ids. Raises InputError for a foreign line."""
     return (key.decode() for key in scan_keys(path))
@@ -143,14 +122,6 @@ def key_of(line: bytes) -> str | None:
     """The key in front of a journal's line, without decoding its ids; None where there is none."""
     key = key_at(line, 0, len(line))
     return None if key is None else key.decode()
-
-
-def response_of(line: bytes) -> Response | None:
-    """The record that a journal's line holds; None where it holds none."""
-    try:
-        return msgspec.json.decode(line, type=Response)
-    except msgspec.MsgspecError:
-        return None
 
 
 def read_responses(path: Path) -> Iterator[Response]:
@@ -228,19 +199,6 @@ def _rejections(path: Path) -> Iterator[Rejection]:
     return _records(path, ((number, line) for number, line in enumerate(lines, start=1) if line), Rejection)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file so that readers see the old one or the new one. Raises RunStopped where it can't."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise RunStopped(f"can't write {path}: {error}; mend the folder, then run the same command") from error
-
-
 def _records(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[_Record]) -> Iterator[_Record]:
     decoder = msgspec.json.Decoder(kind)
     for number, line in lines:
@@ -268,16 +226,3 @@ def _shards_of(path: Path) -> int | None:
     """How many shards a file's name tells of, 1 for the whole data set; None for a name that is another's."""
     found = _SHARD_NAME.fullmatch(path.name)
     return int(found[1] or 1) if found else None
-
-
-def _tail_start(file: BinaryIO, block: int = 1 << 16) -> int:
-    """The offset behind the last newline."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - block)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
