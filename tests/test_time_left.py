@@ -132,3 +132,4 @@ def test_recent_ids_are_of_the_last_minute() -> None:
     paces = [Pace(0.0, 0, 0), Pace(50.0, 1, 1000), Pace(100.0, 2, 1600)]
     assert recent_ids_per_second(paces) == 12.0
     assert recent_ids_per_second(paces[:1]) == 0.0
+    assert recent_ids_per_second([paces[0], Pace(1000.0, 9, 5000)]) == 5.0  # nothing was told in between

@@ -79,10 +79,11 @@ def recent_rates(paces: Sequence[Pace]) -> list[float]:
 
 def recent_ids_per_second(paces: Sequence[Pace], seconds: float = 60.0) -> float:
     """Output ids a second over the last minute or so; ids count when their generation ends."""
-    before = [pace for pace in paces[:-1] if pace.seconds >= paces[-1].seconds - seconds]
-    if not before or paces[-1].seconds <= before[0].seconds:
+    if len(paces) < 2:
         return 0.0
-    return (paces[-1].ids - before[0].ids) / (paces[-1].seconds - before[0].seconds)
+    last = paces[-1]
+    since = next((pace for pace in paces[:-1] if pace.seconds >= last.seconds - seconds), paces[-2])
+    return (last.ids - since.ids) / (last.seconds - since.seconds) if last.seconds > since.seconds else 0.0
 
 
 def kaplan_meier(ended: Floats, counts: Floats, censored: Floats) -> tuple[Floats, Floats, float]:
