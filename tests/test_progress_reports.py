@@ -19,7 +19,14 @@ from rawtokens.shards import Shard
 
 
 def at(seconds: float, **changes: object) -> Progress:
-    facts = {"planned": 100, "present": 10, "done": int(seconds), "rejected": 1, "in_flight": 2, "seconds": seconds}
+    facts: dict[str, object] = {
+        "planned": 100,
+        "present": 10,
+        "done": int(seconds),
+        "rejected": 1,
+        "in_flight": 2,
+        "seconds": seconds,
+    }
     facts |= {"ids": int(seconds) * 50, "truncated": int(seconds) // 10, "asked": {"a#0/0": 3.5, "b#0/0": 1.0}}
     facts |= {"latencies": {100: int(seconds)}, "request_seconds": seconds * 2, "max_new_tokens": 512}
     return Progress(**{**facts, **changes})  # type: ignore[arg-type]

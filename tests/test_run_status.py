@@ -46,7 +46,15 @@ def folder(plan: Plan) -> Path:
 def tell(folder: Path, *, shard: Shard | None = None, **changes: object) -> ProgressReports:
     """Let a run say where it is, over the eight records of the small data set."""
     journal = folder / "raw_responses.jsonl"
-    facts = {"planned": 10, "present": 3, "done": 5, "rejected": 1, "in_flight": 1, "seconds": 12.0, "ids": 80}
+    facts: dict[str, object] = {
+        "planned": 10,
+        "present": 3,
+        "done": 5,
+        "rejected": 1,
+        "in_flight": 1,
+        "seconds": 12.0,
+        "ids": 80,
+    }
     facts |= {"asked": {"j#0/0": 9.0}, "servers": {"http://a:1": 1}, "journal_bytes": journal.stat().st_size}
     reports = ProgressReports(folder, shard=shard or Shard())
     reports(Progress(**{**facts, **changes}))  # type: ignore[arg-type]

@@ -136,7 +136,9 @@ def length_curves(lengths: Lengths) -> pd.DataFrame:
     """
     values, counts = np.unique(lengths.generated, return_counts=True)
     _, shares, _ = kaplan_meier(values, counts.astype("float64"), lengths.reached)
-    ids = np.concatenate([[1.0], values, [max(values.max(initial=1.0), lengths.reached.max(initial=1.0))]])
+    ids = np.concatenate(
+        [[max(1.0, values[:1].sum() // 2)], values, [max(values.max(initial=1.0), lengths.reached.max(initial=1.0))]]
+    )
     generated = 1.0 - np.cumsum(counts) / max(1, counts.sum())
     curves = {"generated": generated, "estimated": 1.0 - np.cumsum(shares)}
     ends = {name: np.concatenate([[1.0], curve, curve[-1:]]) for name, curve in curves.items()}
