@@ -14,17 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from .marker_scan import positions_near
 from .markers import IdSequence, Markers
 from .records import Thinking
 from .response_columns import IdLists
 
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
-
-# Blocks that stay in the cache: measured on 100M ids, 256k ids a block is twice as fast as the whole array at once.
-_BLOCK = 1 << 18
-_LANE = 128
-_RANGE_GAP = 64
 
 
 class Segments(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -91,7 +87,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def has(self, mask: Bools) -> Bools:
         """Rows whose body holds a place that `mask` picks."""
         in_body = self.places.positions < self.ends[self.places.rows]
-        return self.count(self.places, in_body & mask) > 0
+        rows: Bools = self.count(self.places, in_body & mask) > 0
+        return rows
 
     def is_stop(self, markers: Markers, matched_ids: Integers) -> Bools:
         """Places with an id that ends a turn, or that the server matched in this row."""
@@ -218,53 +215,6 @@ def body_of(outputs: IdLists, markers: Markers, matched_ids: Integers) -> tuple[
         place_ids=outputs.ids[positions],
     )
     return body, ends_with_stop
-
-
-def positions_near(ids: NDArray[np.int32], wanted: Sequence[int]) -> Integers:
-    """Where an id of `wanted`, or one that lies between two of them at most 64 apart, stands; in order.
-
-    A pre-filter: a family's markers lie close together (Kimi-K2.5's within 22 ids), so that one comparison of
-    each id finds the few that matter.
-    """
-    ranges: list[list[int]] = []
-    for item in sorted(wanted):
-        if ranges and item - ranges[-1][1] <= _RANGE_GAP:
-            ranges[-1][1] = item
-        else:
-            ranges.append([item, item])
-    found = [np.zeros(0, dtype=np.int64)]
-    whole = len(ids) - len(ids) % _LANE
-    for start in range(0, whole, _BLOCK):
-        lanes = ids[start : min(start + _BLOCK, whole)].reshape(-1, _LANE)
-        chosen = np.flatnonzero(_lanes_near(lanes, ranges))
-        places = np.flatnonzero(_near(lanes[chosen], ranges))
-        found.append(chosen[places // _LANE] * _LANE + places % _LANE + start)
-    found.append(np.flatnonzero(_near(ids[whole:], ranges)) + whole)
-    return np.concatenate(found)
-
-
-def _lanes_near(lanes: NDArray[np.int32], ranges: Sequence[Sequence[int]]) -> Bools:
-    """Lanes that may hold an id of a range, by their largest and smallest ids.
-
-    A family's markers are the last ids of its vocabulary, or the first, so that few lanes are looked at twice.
-    """
-    near = np.zeros(len(lanes), dtype=np.bool_)
-    if not ranges:
-        return near
-    largest = lanes.max(axis=1)
-    near |= largest >= ranges[-1][0]
-    if len(ranges) > 1:
-        smallest = lanes.min(axis=1)
-        for low, high in ranges[:-1]:
-            near |= (largest >= low) & (smallest <= high)
-    return near
-
-
-def _near(ids: NDArray[np.int32], ranges: Sequence[Sequence[int]]) -> Bools:
-    near = np.zeros(ids.shape, dtype=np.bool_)
-    for low, high in ranges:
-        near |= (ids >= low) & (ids <= high)
-    return near
 
 
 def _apart(positions: Integers, sequence: IdSequence) -> Bools:
