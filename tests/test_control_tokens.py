@@ -1,7 +1,6 @@
 """Control tokens in texts, over the real tokenizers of the families."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from rawtokens.control_tokens import ControlTokens, found_tokens
 from rawtokens.records import Conversation, Json, Prompt, Rejection
 from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+from rawtokens.target_tokenizer import Tokenizer
 
 FAMILIES = ("kimi", "qwen3", "deepseek_v31", "glm45", "gpt_oss")
 TYPED = {  # what people type, and the ids that it would become
@@ -27,14 +26,9 @@ Family = Callable[[str], Tokenizer]
 
 
 @pytest.fixture(scope="session")
-def family(target: Tokenizer, family_folder: Callable[[str], Path]) -> Family:
+def family(target: Tokenizer, family_target: Family) -> Family:
     """A family's tokenizer as the kit loads it."""
-
-    @cache
-    def load(name: str) -> Tokenizer:
-        return target if name == "kimi" else load_tokenizer(str(family_folder(name)))
-
-    return load
+    return lambda name: target if name == "kimi" else family_target(name)
 
 
 def user(content: Json, **members: Json) -> dict[str, Json]:

@@ -1,12 +1,11 @@
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from rawtokens.records import Conversation, Json, Prompt, Rejection
 from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+from rawtokens.target_tokenizer import Tokenizer
 from rawtokens.tool_arguments import Form, wanted_form, with_wanted_form
 
 HEAD = "{% for m in messages %}<|im_user|>{{ m.role }}<|im_middle|>{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -65,8 +64,8 @@ def test_the_form_is_found_by_rendering_both(templated: Callable[[str], Tokenize
     ("name", "form"),
     [("qwen3", "either"), ("deepseek_v31", "either"), ("deepseek_v4", "object"), ("glm45", "object")],
 )
-def test_families_want_what_they_want(family_folder: Callable[[str], Path], name: str, form: Form) -> None:
-    assert wanted_form(load_tokenizer(str(family_folder(name)))) == form
+def test_families_want_what_they_want(family_target: Callable[[str], Tokenizer], name: str, form: Form) -> None:
+    assert wanted_form(family_target(name)) == form
 
 
 def test_a_template_that_takes_both_gets_the_files_spelling(target: Tokenizer) -> None:

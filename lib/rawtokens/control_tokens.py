@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
-import jinja2
 import msgspec
 from msgspec.structs import replace
 
@@ -29,9 +28,6 @@ ControlTokens = Literal["skip", "keep", "as_text"]
 IN_TEXT = "control_token_in_text"
 AS_TEXT = "control_token_as_text"
 NOT_PROVED = "as_text_not_proved"
-
-BAD_ROW = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What a template or a tokenizer raises over one row, beside jinja2.TemplateError; UnicodeError is a ValueError."""
 
 _MOST_PARTS = 40  # of a row: with more, a token in pieces is not traced to its messages
 _SHOWN_PLACES = 3
@@ -167,7 +163,7 @@ def _render(made: Conversation, tokenizer: "Tokenizer") -> Rendered | None:
             continue_final=made.continue_final,
         )
         (ids,) = tokenizer.encode([text])
-    except (jinja2.TemplateError, *BAD_ROW):
+    except Exception:  # a template's filters, a model's own Python: whatever it is, nothing is proved
         return None
     return Rendered(conversation=made, text=text, ids=ids)
 

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from .control_tokens import (
     AS_TEXT,
-    BAD_ROW,
     IN_TEXT,
     NOT_PROVED,
     ControlTokens,
@@ -113,7 +112,7 @@ def _encode(rows: Sequence[_Open | Rejection], tokenizer: "Tokenizer") -> list[R
     opened = [row for row in rows if isinstance(row, _Open)]
     try:
         encoded = iter(tokenizer.encode([row.text for row in opened]))
-    except BAD_ROW as error:
+    except Exception as error:  # one text that can't be encoded fails a batch
         if len(rows) == 1:
             return [_reject(opened[0].conversation, "tokenizer_error", one_line(error))]
         return [result for row in rows for result in _encode([row], tokenizer)]
