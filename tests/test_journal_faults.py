@@ -307,10 +307,12 @@ def test_shards_reject_into_files_of_their_own_and_readers_read_them_all(tmp_pat
     assert [item.key for item in journal.read_rejections(tmp_path)] == ["y", "b#0/0"]
 
 
-def test_a_journal_that_failed_takes_nothing_more(tmp_path: Path) -> None:
+def test_a_journal_that_failed_takes_nothing_more_and_goes_on_saying_why(tmp_path: Path) -> None:
     with Path("/dev/full").open("ab", buffering=0) as file:
         opened = journal.Journal(Path("/dev/full"), file, KnownKeys())
         for _ in range(2):
-            with pytest.raises(RunStopped, match="make room"):
+            with pytest.raises(RunStopped, match="No space left on device; make room"):
                 opened.append(response("a#0/0"))
+        with pytest.raises(RunStopped, match="No space left on device; make room"):
+            opened.sync()
         assert "a#0/0" not in opened.known_keys

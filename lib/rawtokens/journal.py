@@ -40,7 +40,7 @@ class Journal:
         self.known_keys = known_keys
         self._file = file
         self._synced_at = time.monotonic()
-        self._failed = False
+        self._failure = ""
 
     def append(self, response: Response) -> None:
         """Write one record; see `append_line`."""
@@ -75,12 +75,12 @@ class Journal:
     def _visible_failures(self) -> Iterator[None]:
         """After a failure nothing is appended any more, for it would fuse with the fragment of what failed."""
         try:
-            if self._failed:
-                raise OSError("an earlier write failed")
+            if self._failure:
+                raise OSError(self._failure)
             yield
         except OSError as error:
-            if not self._failed:
-                self._failed = True
+            if not self._failure:
+                self._failure = str(error)
                 with suppress(OSError, RawTokensError):  # on a full disk the next start does it
                     repair_tail(self.path)
             raise RunStopped(
