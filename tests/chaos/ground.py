@@ -15,6 +15,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from rawtokens import prompts, runs
+from rawtokens.demo.dialogue_record import Dialogue
 from rawtokens.demo.dialogues import dialogues
 from rawtokens.rendering import PromptOptions
 from rawtokens.target_tokenizer import load_tokenizer
@@ -85,11 +86,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 def make_ground(folder: Path, model: Path, rows: int) -> Ground:
     """Tokenize about `rows` held-out prompts of the demo's kinds; every fifth id is not ASCII."""
     folder.mkdir(parents=True)
-    found = [
-        dialogue
-        for kind, share in KINDS.items()
-        for dialogue in islice(dialogues(seed=SEED, held_out=True, kind=kind), max(1, round(rows * share)))
-    ]
+    found = [each for kind, share in KINDS.items() for each in _distinct(kind, max(1, round(rows * share)))]
     texts = [
         json.dumps(
             {
@@ -108,6 +105,12 @@ def make_ground(folder: Path, model: Path, rows: int) -> Ground:
     runs.record_tokenizing(folder, tokenizer, PromptOptions())
     table = pq.read_table(folder / prompts.PROMPTS, columns=["key", "prompt_ids"]).to_pylist()
     return Ground(folder=folder, prompt_ids={f"{row['key']}/0": tuple(row["prompt_ids"]) for row in table})
+
+
+def _distinct(kind: str, count: int) -> list[Dialogue]:
+    """So many dialogues that ask different things, or fewer: some kinds have few prompts."""
+    drawn = islice(dialogues(seed=SEED, held_out=True, kind=kind), 4 * count)
+    return list({json.dumps([each.messages, each.tools]): each for each in drawn}.values())[:count]
 
 
 def with_truth(ground: Ground, undisturbed: Path) -> Ground:

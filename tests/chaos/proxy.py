@@ -13,7 +13,6 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Self, cast
 
 import aiohttp
@@ -195,12 +194,13 @@ class FaultProxy:
 
     async def _ask_twice(self, body: bytes) -> Body:
         tasks = [asyncio.create_task(self._ask(body)) for _ in range(2)]
-        done, late = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in late:
-            task.cancel()
-            with suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
-                await task
-        return done.pop().result()
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _plain(status: int, content: bytes) -> web.Response:

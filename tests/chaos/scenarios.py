@@ -141,7 +141,9 @@ def rows_poisoned(stage: Stage) -> None:
         "HTTP 400": "bad_request",
         BROKEN[1]: "connection",
     }
-    keys = dict(zip(stage.chooser.sample(sorted(stage.ground.prompt_ids), len(reasons)), reasons, strict=True))
+    often = Counter(stage.ground.prompt_ids.values())
+    single = sorted(key for key, prompt_ids in stage.ground.prompt_ids.items() if often[prompt_ids] == 1)
+    keys = dict(zip(stage.chooser.sample(single, len(reasons)), reasons, strict=True))
     always = {stage.ground.prompt_ids[key]: kind for key, kind in keys.items()}
     with FaultProxy(stage.servers[0].url, always=always) as proxy:
         client = ClientRun(stage.folder, [proxy.url])
@@ -215,10 +217,11 @@ def disk_vanished(stage: Stage) -> None:
     """The file system gone from its place under a running client, and mounted again."""
     disk = stage.ground.copy_to(stage.folder.parent / f"{stage.folder.name}-disk")
     client = ClientRun(stage.folder, [stage.servers[0].url])
-    for lines in (stage.rows // 6, stage.rows // 2):
+    for _ in range(2):
         storage.attach(disk, stage.folder)
+        lines = client.lines()
         client.start()
-        client.wait_for_lines(lines)
+        client.wait_for_lines(lines + stage.rows // 8)
         storage.detach(stage.folder)
         client.ended(code=1, words="raw_responses.jsonl")
         stage.events["disk vanished"] += 1
@@ -231,17 +234,17 @@ def disk_vanished(stage: Stage) -> None:
 
 def two_writers(stage: Stage) -> None:
     """A second writer is refused by name; a third takes over as soon as the first is killed."""
-    first = ClientRun(stage.folder, [stage.servers[0].url], window=8)  # slow enough to outlast the others' waiting
+    first = ClientRun(stage.folder, [stage.servers[0].url], window=4)  # slow enough to outlast the others' waiting
     first.start()
     first.wait_for_lines(3)
     assert first.process is not None
     second = ClientRun(stage.folder, [stage.servers[0].url])
-    for lines in sorted(stage.chooser.sample(range(stage.rows // 2), 3)):
+    for lines, window in zip(sorted(stage.chooser.sample(range(stage.rows // 4), 3)), (4, 4, 48), strict=True):
         second.start()
         second.ended(code=1, words=f"process {first.process.pid}")
         stage.events["second writer refused"] += 1
         first.wait_for_lines(lines)
-        third = ClientRun(stage.folder, [stage.servers[0].url], window=8)
+        third = ClientRun(stage.folder, [stage.servers[0].url], window=window)
         third.start()
         time.sleep(stage.chooser.uniform(0.5, 4.0))
         first.kill()
