@@ -32,11 +32,8 @@ NEED_MOUNTS = ("disk full, read-only", "disk vanished")
 SCENARIOS: dict[str, Scenario] = {
     "client killed": scenarios.client_killed,
     "torn tails": scenarios.tail_torn,
-    "server killed and stalled": scenarios.server_killed,
-    "two servers, each killed": scenarios.two_servers,
     "wire faults": scenarios.wire_faults,
     "wire faults, client killed": partial(scenarios.wire_faults, kills=12, rate=0.2),
-    "everything at once": scenarios.everything_at_once,
     "rows poisoned": scenarios.rows_poisoned,
     "NaN signs, key refused": scenarios.must_stop,
     "file limit": scenarios.file_cut_short,
@@ -44,6 +41,9 @@ SCENARIOS: dict[str, Scenario] = {
     "disk vanished": scenarios.disk_vanished,
     "two writers": scenarios.two_writers,
     "the command and its kernel killed": scenarios.command_killed,
+    "server killed and stalled": scenarios.server_killed,
+    "two servers, each killed": scenarios.two_servers,
+    "everything at once": scenarios.everything_at_once,
 }
 
 
