@@ -35,7 +35,8 @@ for _ in range(2):
 before, started = rss(), time.process_time()
 known = KnownKeys.of([path])
 seconds = time.process_time() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+status = Path("/proc/self/status").read_text()  # ru_maxrss would be the parent's where that was larger
+peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
 print(len(known), min(bare), seconds, rss() - before, peak - before)
 """
 COUNT = """
@@ -52,7 +53,8 @@ planned, present = count_planned(folder, 1, known)
 counted = time.process_time()
 asked = sum(1 for _ in planned_requests(folder, 1, known=known))
 through = time.process_time()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+status = Path("/proc/self/status").read_text()  # ru_maxrss would be the parent's where that was larger
+peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
 print(planned, present, asked, counted - started, through - counted, peak - before)
 """
 
