@@ -308,7 +308,7 @@ def main() -> None:
     for delay in (0.0, DELAY):
         for ids, window in cells:
             for client in [given.only] if given.only else CLIENTS:
-                prompts = min(60_000, 80_000_000 // ids) if not delay else 40 * window
+                prompts = 40 * window if delay else min(20_000, 24_000_000 // ids)
                 cell(client, window, ids, delay, prompts=prompts)
 
 
