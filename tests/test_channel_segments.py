@@ -56,6 +56,10 @@ FINE = {"tool": 0, "calls": 0, "shape": "channels", "broken": False, "silent": F
             [CHANNEL, *COMMENTARY, MESSAGE, 4, END, *NEXT, *A_CALL],
             {"reasoning": 0, "answer": 0, "tool": 18, "calls": 1},
         ),
+        (  # a recipient on analysis is a tool of the model's own: no call to answer
+            [CHANNEL, ANALYSIS, *TO, 7, MESSAGE, 9, CALL],
+            {"reasoning": 7, "answer": 0, "silent": True},
+        ),
         ([*THOUGHT[:-1], RETURN], {"reasoning": 5, "answer": 0, "silent": True}),
         ([CHANNEL, FINAL, MESSAGE, RETURN], {"reasoning": 0, "answer": 3, "silent": True}),
     ],

@@ -515,6 +515,14 @@ def test_every_id_falls_into_one_segment_as_a_plain_reading_says(
         assert item["verdict"] == ("accept", "flag", "reject")[worst]
 
 
+def test_digests_differ_where_ids_do_and_take_empty_rows() -> None:
+    first, second, third, none = prompt_digests(IdLists.from_lists([[1, 2], [1, 3], [1, 2], []]))
+    assert first == third != second
+    assert {len(item) for item in (first, second, none)} == {16}
+    assert prompt_digests(IdLists.from_lists([])) == []
+    assert prompt_digests(IdLists.from_lists([[]])) == [none]
+
+
 # --- a data set's folder ---------------------------------------------------------------------------------------
 
 

@@ -114,7 +114,7 @@ def reasons_of_keys(
 
 def prompt_digests(prompts: IdLists) -> list[bytes]:
     """16 bytes a row that stand for its ids; for comparing within one process only (the machine's byte order)."""
-    content = memoryview(np.ascontiguousarray(prompts.ids)).cast("B")
+    content = np.ascontiguousarray(prompts.ids).view(np.uint8).data
     ends = (prompts.offsets * prompts.ids.itemsize).tolist()
     hashed = (hashlib.sha256(content[start:end]) for start, end in pairwise(ends))  # 2.5 us for 966 ids, blake2b 11
     return [whole.digest()[:16] for whole in hashed]

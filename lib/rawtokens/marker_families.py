@@ -4,6 +4,8 @@ Texts alone; no id stands here, since models of one family number them different
 Qwen3.5's 248069, Nemotron-3's 13). This module does not know a model's name, nor what its template writes.
 """
 
+from typing import TypedDict
+
 import msgspec
 
 
@@ -40,7 +42,15 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(text for text in self.texts() if text not in self.spelled)
 
 
-_KIMI_TOOLS = {
+class _ToolTexts(TypedDict, total=False):
+    tool_section_begin: str
+    tool_section_end: str
+    tool_call_begin: str
+    tool_arguments_begin: str
+    tool_call_end: str
+
+
+_KIMI_TOOLS: _ToolTexts = {
     "tool_section_begin": "<|tool_calls_section_begin|>",
     "tool_section_end": "<|tool_calls_section_end|>",
     "tool_call_begin": "<|tool_call_begin|>",
@@ -48,13 +58,13 @@ _KIMI_TOOLS = {
     "tool_call_end": "<|tool_call_end|>",
 }
 _KIMI_ROLES = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
-_TAGGED_CALLS = {  # each call is a section of its own
+_TAGGED_CALLS: _ToolTexts = {  # each call is a section of its own
     "tool_section_begin": "<tool_call>",
     "tool_section_end": "</tool_call>",
     "tool_call_begin": "<tool_call>",
     "tool_call_end": "</tool_call>",
 }
-_DEEPSEEK_TOOLS = {
+_DEEPSEEK_TOOLS: _ToolTexts = {
     "tool_section_begin": "<｜tool▁calls▁begin｜>",
     "tool_section_end": "<｜tool▁calls▁end｜>",
     "tool_call_begin": "<｜tool▁call▁begin｜>",
@@ -102,7 +112,7 @@ FAMILIES: dict[str, Family] = {
         tool_call_end="</｜DSML｜invoke",
         spelled=("<｜DSML｜tool_calls", "</｜DSML｜tool_calls>", "<｜DSML｜invoke", "</｜DSML｜invoke"),
         holds=("｜DSML｜",),
-        roles=(*_DEEPSEEK_ROLES, *_DEEPSEEK_TOOLS.values()),
+        roles=(*_DEEPSEEK_ROLES, *map(str, _DEEPSEEK_TOOLS.values())),
     ),
     # GLM-4.5, 4.6, 4.7, 5: the next role's marker ends a turn.
     "glm": Family(

@@ -92,8 +92,9 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def is_stop(self, markers: Markers, matched_ids: Integers) -> Bools:
         """Places with an id that ends a turn, or that the server matched in this row."""
-        ends: Bools = np.isin(self.place_ids, np.array(markers.turn_ends, dtype=np.int32))
-        return ends | (self.place_ids == matched_ids[self.places.rows])
+        ends = np.isin(self.place_ids, np.array(markers.turn_ends, dtype=np.int32))
+        stops: Bools = ends | (self.place_ids == matched_ids[self.places.rows])
+        return stops
 
     def first(self, found: Found) -> Integers:
         """The first occurrence's flat position a row; the body's end where there is none."""
