@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,9 +25,9 @@ def write_prompts(folder: Path, prompts: Mapping[str, list[int]] | None = None) 
     pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA), folder / "prompts.parquet")
 
 
-def test_every_prompt_and_sample_is_planned_in_order(tmp_path: Path) -> None:
+def test_every_prompt_and_sample_is_planned(tmp_path: Path) -> None:
     write_prompts(tmp_path)
-    planned = [(request.key, request.prompt_ids) for request in planned_requests(tmp_path, 2)]
+    planned = sorted((request.key, request.prompt_ids) for request in planned_requests(tmp_path, 2))
     assert planned == [("a#0/0", [0]), ("a#0/1", [0]), ("b#0/0", [1]), ("b#0/1", [1])]
 
 
@@ -45,26 +46,29 @@ def test_a_seed_differs_by_key_and_is_the_same_again() -> None:
     assert seeded(Sampling(), "a#0/0").seed is None
 
 
-def test_prompts_that_begin_alike_go_out_together_and_a_prompts_samples_too(tmp_path: Path) -> None:
+def test_a_prompts_samples_go_out_together_with_its_ids(tmp_path: Path) -> None:
     rows = {"a": [9, 1], "b": [5, 300, 2], "c": [5, 2], "d": [9], "e": [5, 300, 1]}
     write_prompts(tmp_path, rows)
     planned = [(request.key, request.prompt_ids) for request in planned_requests(tmp_path, 2)]
-    assert [key for key, _ in planned] == [f"{name}#0/{sample}" for name in "cebda" for sample in (0, 1)]
+    names = [key[0] for key, _ in planned[::2]]
+    assert sorted(names) == list("abcde")
+    assert [key for key, _ in planned] == [f"{name}#0/{sample}" for name in names for sample in (0, 1)]
     assert all(prompt_ids == rows[key[0]] for key, prompt_ids in planned)
 
 
 def test_order_is_kept_beyond_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is stopped early has whole blocks of the file: ordering by content must not choose what it has."""
     monkeypatch.setattr("rawtokens.planned._BLOCK_ROWS", 3)
     write_prompts(tmp_path, {name: [99 - number] for number, name in enumerate("abcdefgh")})
-    assert [request.key[0] for request in planned_requests(tmp_path, 1)] == list("cbafedhg")
+    planned = [request.key[0] for request in planned_requests(tmp_path, 1)]
+    assert [sorted(planned[start : start + 3]) for start in (0, 3, 6)] == [list("abc"), list("def"), list("gh")]
     assert [key[0] for key in planned_keys(tmp_path, 1)] == list("abcdefgh")
 
 
 def test_what_is_known_is_not_planned_again(tmp_path: Path) -> None:
     write_prompts(tmp_path, {"a": [1], "b": [2], "c": [3]})
     known = KnownKeys([b"a#0/0", b"a#0/1", b"b#0/1", b"z#0/0"])
-    assert [request.key for request in planned_requests(tmp_path, 2, known=known)] == ["b#0/0", "c#0/0", "c#0/1"]
+    planned = sorted(request.key for request in planned_requests(tmp_path, 2, known=known))
+    assert planned == ["b#0/0", "c#0/0", "c#0/1"]
     assert count_planned(tmp_path, 2, known) == (6, 3)
 
 
@@ -82,12 +86,21 @@ def test_what_is_missing_is_counted_anew_when_a_file_changes(tmp_path: Path) -> 
     assert count_missing(tmp_path, 1) == 2
 
 
-def test_neighbours_in_order_go_out_soon_after_each_other_but_not_at_once(tmp_path: Path) -> None:
-    """80 prompts of 20 beginnings, shuffled: a beginning's prompts come 16 places apart, each once."""
+def test_prompts_that_begin_alike_go_out_soon_after_each_other_but_not_at_once(tmp_path: Path) -> None:
+    """80 prompts of 16 beginnings, shuffled: a beginning's five prompts come 16 places apart, each once."""
     order = sorted(range(80), key=lambda number: number * 37 % 80)
-    write_prompts(tmp_path, {str(number): [number // 4, 300, number] for number in order})
+    prompts = {str(number): [number // 5] * 40 + [300, number] for number in order}
+    write_prompts(tmp_path, prompts)
     sent = [request.prompt_ids for request in planned_requests(tmp_path, 1)]
-    assert sorted(sent) == [[number // 4, 300, number] for number in range(80)]
-    places = {ids[2]: place for place, ids in enumerate(sent)}
-    gaps = [places[number + 1] - places[number] for number in range(79) if number % 5 != 4]  # five to a lane
-    assert set(gaps) == {16}
+    assert sorted(sent) == sorted(prompts.values())
+    for beginning in range(16):
+        places = [place for place, ids in enumerate(sent) if ids[0] == beginning]
+        assert {later - earlier for earlier, later in pairwise(places)} == {16}
+
+
+def test_the_order_of_a_block_is_no_choice_by_length_or_content(tmp_path: Path) -> None:
+    """The first half of 1,000 prompts, of 1 to 1,000 ids in the file's order, is as long as the second."""
+    write_prompts(tmp_path, {str(number): [7] * number for number in range(1, 1001)})
+    lengths = [len(request.prompt_ids) for request in planned_requests(tmp_path, 1)]
+    assert sorted(lengths) == list(range(1, 1001))
+    assert abs(sum(lengths[:500]) / 500 - 500.5) < 60  # a fixed order: five standard errors of a random half are 65
