@@ -651,3 +651,21 @@ def test_progress_counts_everything_from_the_start(tmp_path: Path, monkeypatch: 
     assert {(progress.planned, progress.present) for progress in told} == {(5, 3)}
     assert [told[0].done, told[-1].done] == [0, 2]
     assert str(told[-1]).startswith("5 of 5 generated")
+
+
+def test_a_server_that_answers_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawtokens.generation._REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("rawtokens.servers._SILENT_SECONDS", 0.02)
+    write_prompts(tmp_path, 1)
+    told: list[Progress] = []
+
+    async def after_a_moment(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.2)
+        return answer(json.loads(request.content))
+
+    transport = httpx.MockTransport(after_a_moment)
+    asyncio.run(generate(tmp_path, target(), window=1, transport=transport, on_progress=told.append))
+    named = [progress.silent for progress in told if progress.silent]
+    assert named[0].keys() == {URL}
+    assert 0.02 < named[0][URL] < named[-1][URL]
+    assert told[-1].silent == {}
