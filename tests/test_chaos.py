@@ -18,7 +18,8 @@ from chaos.scenarios import Stage
 from chaos.tails import TAILS, tear
 
 from rawtokens.demo.server import DemoServer
-from rawtokens.engines.sglang import Failure, error_text, parse_answer
+from rawtokens.engines.answers import Failure, error_text
+from rawtokens.engines.sglang import parse_answer
 from rawtokens.journal import open_journal, read_responses
 
 WHOLE = Outcome(missing=0, doubled=0, altered=0, rejected=0, lengths_equal=True)

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens.engines.sglang import (
-    Answer,
-    Failure,
-    error_text,
-    parse_answer,
-    request_body,
-    sampling_parameters,
-    server_facts,
-)
+from rawtokens.engines.answers import Answer, Failure, error_text
+from rawtokens.engines.sglang import parse_answer, request_body, sampling_parameters, server_facts
 from rawtokens.errors import InputError
 from rawtokens.records import Json, Response, ResponseLine, Sampling
 

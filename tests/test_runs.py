@@ -7,7 +7,7 @@ import pytest
 import small_dataset
 
 from rawtokens import runs
-from rawtokens.engines.sglang import ServerFacts
+from rawtokens.engines.answers import ServerFacts
 from rawtokens.errors import InputError, ResumeError, ServerError
 from rawtokens.records import Json, Sampling
 from rawtokens.rendering import PromptOptions
@@ -161,7 +161,7 @@ def test_shards_that_start_together_write_one_manifest(tmp_path: Path) -> None:
     tokenized(tmp_path)
     code = (
         "import sys; from pathlib import Path; from rawtokens import runs; from rawtokens.records import Sampling\n"
-        "from rawtokens.engines.sglang import ServerFacts\n"
+        "from rawtokens.engines.answers import ServerFacts\n"
         "facts = ServerFacts(version='0.5.23', model='demo') if int(sys.argv[2]) % 2 else ServerFacts()\n"
         "sys.stdin.readline(); print(runs.record_generating(Path(sys.argv[1]), facts, Sampling()))"
     )

@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from rawtokens import servers
-from rawtokens.engines.sglang import Failure, ServerFacts
+from rawtokens.engines.answers import Failure, ServerFacts
 from rawtokens.errors import ServerError
 from rawtokens.servers import Asked, Server
 from rawtokens.transport import CONNECT_SECONDS

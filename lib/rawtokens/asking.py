@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from .engines import sglang
-from .engines.sglang import Answer, Failure
+from .engines.answers import Answer, Failure
 from .planned import Request, seeded
 from .records import ResponseLine, Sampling
 from .servers import Asked, Server

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pandas as pd
 
-from .engines.sglang import Failure, error_text
+from .engines.answers import Failure, error_text
 from .errors import ServerError
 from .records import Json
 from .server_check import GOLDEN_QUESTION, ask

@@ -8,7 +8,7 @@ another row; until then it is one's word against the other's. This module does n
 from collections.abc import Callable, Sequence
 
 from .asking import Asker
-from .engines.sglang import Failure
+from .engines.answers import Failure
 from .errors import RunStopped
 from .planned import Request
 from .records import Rejection

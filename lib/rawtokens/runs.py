@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .engines.sglang import ServerFacts, sampling_parameters
+from .engines.answers import ServerFacts
+from .engines.sglang import sampling_parameters
 from .errors import InputError, ResumeError, RunStopped, ServerError
 from .journal import journal_paths, read_responses, write_atomically
 from .locking import lock

@@ -13,7 +13,8 @@ import httpx
 import msgspec
 import pandas as pd
 
-from .engines.sglang import Answer, Failure, ServerFacts, error_text, parse_answer, request_body
+from .engines.answers import Answer, Failure, ServerFacts, error_text
+from .engines.sglang import parse_answer, request_body
 from .errors import ServerError
 from .markers import last_position
 from .records import Json, Sampling

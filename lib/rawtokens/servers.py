@@ -16,7 +16,8 @@ import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
 
-from .engines.sglang import Failure, ServerFacts, error_text, server_facts
+from .engines.answers import Failure, ServerFacts, error_text
+from .engines.sglang import server_facts
 from .errors import ServerError, one_line
 from .records import Json, Rejection
 from .transport import CONNECT_SECONDS
