@@ -126,7 +126,7 @@ def test_usable_cores_are_those_that_the_process_may_run_on() -> None:
 
 
 SCRIPT = """
-import sys, time
+import signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_prompt_workers import OPTIONS, rows
@@ -135,6 +135,7 @@ from rawtokens.prompt_workers import tokenize_rows
 from rawtokens.target_tokenizer import load_tokenizer
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     target = load_tokenizer({folder!r})
     batches = tokenize_rows(rows(10_000_000), target, OPTIONS, processes=2, alone=0)
     for number, batch in enumerate(batches):
