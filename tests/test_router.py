@@ -151,7 +151,7 @@ def test_an_id_that_kills_servers_never_reaches_them(
     pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA), folder / PROMPTS)
     client = ClientRun(folder, [router], window=4)
     client.start()
-    client.ended(code=2, words=f"prompt ids must lie in 0..{VOCABULARY_SIZE - 1}")
+    client.ended(code=2, words=[f"prompt ids must lie in 0..{VOCABULARY_SIZE - 1}"])
     for worker in workers:
         assert worker.process.poll() is None
         worker.wait_until_ready(30)

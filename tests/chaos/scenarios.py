@@ -18,7 +18,7 @@ import msgspec
 
 from chaos import storage
 from chaos.altered import NAN, REFUSED
-from chaos.client_runs import ClientRun, send_to_group, start_command
+from chaos.client_runs import ClientRun, Process, send_to_group, start_command
 from chaos.ground import MAX_NEW_TOKENS, Ground
 from chaos.proxy import BROKEN, KINDS, LATE, FaultProxy
 from chaos.tails import TAILS, tear
@@ -165,7 +165,7 @@ def must_stop(stage: Stage) -> None:
         with FaultProxy(stage.servers[0].url, seed=stage.seed, rate=0.3, kinds=[kind]) as proxy:
             stopped = ClientRun(stage.folder, [proxy.url])
             stopped.start()
-            stopped.ended(code=1, words=word)
+            stopped.ended(code=1, words=[word])
         stage.events[f"stopped by {kind}"] += 1
         stage.wire += proxy.injected
         stage.tally(stopped)
@@ -182,7 +182,7 @@ def file_cut_short(stage: Stage, *, times: int = 6) -> None:
         client.start(
             "--largest-file", str(max(4096, size + stage.chooser.randint(1, stage.journal_bytes // (times + 2))))
         )
-        client.ended(code=1, words="raw_responses.jsonl")
+        client.ended(code=1, words=["raw_responses.jsonl"])
         stage.events["file limit reached"] += 1
     client.finish()
     stage.tally(client)
@@ -197,12 +197,12 @@ def disk_full(stage: Stage, *, times: int = 5) -> None:
         for _ in range(times):
             storage.resize(stage.folder, free_pages=stage.chooser.randint(1, most))
             client.start()
-            client.ended(code=1, words="No space left on device")
+            client.ended(code=1, words=["No space left on device", "the write was cut short"])
             stage.events["disk full"] += 1
             storage.resize(stage.folder, free_pages=None)
         storage.set_read_only(stage.folder, True)
         client.start()
-        client.ended(code=1, words="Read-only file system")
+        client.ended(code=1, words=["Read-only file system"])
         stage.events["read-only"] += 1
         storage.set_read_only(stage.folder, False)
         client.finish()
@@ -216,14 +216,16 @@ def disk_full(stage: Stage, *, times: int = 5) -> None:
 def disk_vanished(stage: Stage) -> None:
     """The file system gone from its place under a running client, and mounted again."""
     disk = stage.ground.copy_to(stage.folder.parent / f"{stage.folder.name}-disk")
-    client = ClientRun(stage.folder, [stage.servers[0].url])
+    client = ClientRun(
+        stage.folder, [stage.servers[0].url], window=4
+    )  # the loss is noticed within seconds, not at once
     for _ in range(2):
         storage.attach(disk, stage.folder)
         lines = client.lines()
         client.start()
-        client.wait_for_lines(lines + stage.rows // 8)
+        client.wait_for_lines(lines + 2)
         storage.detach(stage.folder)
-        client.ended(code=1, words="raw_responses.jsonl")
+        client.ended(code=1, words=["raw_responses.jsonl"])
         stage.events["disk vanished"] += 1
     storage.attach(disk, stage.folder)
     client.finish()
@@ -234,24 +236,23 @@ def disk_vanished(stage: Stage) -> None:
 
 def two_writers(stage: Stage) -> None:
     """A second writer is refused by name; a third takes over as soon as the first is killed."""
-    first = ClientRun(stage.folder, [stage.servers[0].url], window=4)  # slow enough to outlast the others' waiting
+    url = stage.servers[0].url
+    first, second = (ClientRun(stage.folder, [url], window=1) for _ in range(2))  # slow enough to outlast the waiting
     first.start()
-    first.wait_for_lines(3)
-    assert first.process is not None
-    second = ClientRun(stage.folder, [stage.servers[0].url])
-    for lines, window in zip(sorted(stage.chooser.sample(range(stage.rows // 4), 3)), (4, 4, 48), strict=True):
+    first.wait_for_lines(1)
+    for window in (1, 48):
+        assert first.process is not None
         second.start()
-        second.ended(code=1, words=f"process {first.process.pid}")
+        second.ended(code=1, words=[f"process {first.process.pid}"])
         stage.events["second writer refused"] += 1
-        first.wait_for_lines(lines)
-        third = ClientRun(stage.folder, [stage.servers[0].url], window=window)
+        third = ClientRun(stage.folder, [url], window=window)
         third.start()
         time.sleep(stage.chooser.uniform(0.5, 4.0))
         first.kill()
         stage.events["lock taken over"] += 1
         stage.tally(first)
         first = third
-        assert first.process is not None
+        first.wait_for_lines(first.lines() + 1)
     first.finish()
     stage.tally(first)
     stage.tally(second)
@@ -298,16 +299,17 @@ def command_killed(stage: Stage) -> None:
     client.arguments = ["run", str(run_file), "--outputs", str(outputs), "--dataset", "kinds", "--stage", "02"]
     ways = ("SIGKILL", "kernel", "SIGTERM", "SIGINT")
     for way, lines in zip(ways, stage.moments(len(ways)), strict=True):
-        lines = max(lines, client.lines() + 1)  # a kernel that runs, and writes
         process = client.start()
-        if not client.wait_for_lines(lines) or process.code is not None:
+        kernel = _kernel_of(process)
+        client.wait_for_lines(max(lines, client.lines() + 1))
+        if process.code is not None:
             assert process.code == 0, process.words()
             break
         if way == "SIGKILL":
             client.kill()
             continue
         if way == "kernel":
-            os.kill(_kernel_of(process.pid), signal.SIGKILL)
+            os.kill(kernel, signal.SIGKILL)
             client.kills += 1
         else:
             os.kill(process.pid, signal.Signals[way])
@@ -320,9 +322,15 @@ def command_killed(stage: Stage) -> None:
     stage.tally(client)
 
 
-def _kernel_of(command: int) -> int:
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(command)], capture_output=True, text=True).stdout
-    return next(int(line.split()[0]) for line in listed.splitlines() if "ipykernel" in line)
+def _kernel_of(command: Process) -> int:
+    """The process id of a command's kernel, as soon as there is one."""
+    while command.code is None:
+        children = ["ps", "-o", "pid=,args=", "--ppid", str(command.pid)]
+        for line in subprocess.run(children, capture_output=True, text=True).stdout.splitlines():
+            if "ipykernel" in line:
+                return int(line.split()[0])
+        time.sleep(0.1)
+    raise AssertionError(f"the command ended before its kernel was seen: {command.words()}")
 
 
 def _kill_server(stage: Stage, server: DemoServer, way: str) -> None:
