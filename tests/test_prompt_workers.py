@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rawtokens.errors import InputError, RunStopped, TokenizerError
 from rawtokens.prompt_workers import Row, Tokenized, tokenize_rows, usable_cores
-from rawtokens.records import PROMPTS_SCHEMA, Conversation, Rejection
+from rawtokens.records import PROMPTS_SCHEMA, Conversation, Json, Rejection
 from rawtokens.rendering import PromptOptions
 from rawtokens.target_tokenizer import Tokenizer
 
@@ -24,8 +24,8 @@ OPTIONS = PromptOptions(template_kwargs={"thinking": True})
 def row(number: int, text: str = "") -> Row:
     if number % 97 == 5:
         return Rejection(stage="tokenize", key=f"{number}#0", line=number, reason="empty", detail="no messages")
-    messages = ({"role": "user", "content": text or f"What is {number}+{number}?"},)
-    return Conversation(source_id=str(number), line=number, messages=messages)
+    message: dict[str, Json] = {"role": "user", "content": text or f"What is {number}+{number}?"}
+    return Conversation(source_id=str(number), line=number, messages=(message,))
 
 
 def rows(count: int) -> Iterator[Row]:

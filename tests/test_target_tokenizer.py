@@ -252,7 +252,9 @@ def test_an_id_that_the_template_did_not_write_is_refused(
 ) -> None:
     folder = with_template(template)
     encoder = load_tokenizer(str(folder)).encoder
-    added = {True: lambda ids: [256, *ids], False: lambda ids: [*ids, 257]}[begin]
+
+    def added(ids: list[int]) -> list[int]:
+        return [256, *ids] if begin else [*ids, 257]
 
     class Adding(type(encoder)):  # type: ignore[misc]
         def __call__(self, text: str, **arguments: object) -> dict[str, list[int]]:

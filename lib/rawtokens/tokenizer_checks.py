@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tiktoken
 import transformers
+from tiktoken.load import load_tiktoken_bpe
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
@@ -124,9 +125,7 @@ def _reference(where: str, revision: str, *, is_own: bool) -> tuple[str, Encode]
         return None
     from splintr import KIMI_PATTERN  # a vocabulary of its own comes with it
 
-    kimi = tiktoken.Encoding(
-        "kimi", pat_str=KIMI_PATTERN, mergeable_ranks=tiktoken.load.load_tiktoken_bpe(ranks), special_tokens={}
-    )
+    kimi = tiktoken.Encoding("kimi", pat_str=KIMI_PATTERN, mergeable_ranks=load_tiktoken_bpe(ranks), special_tokens={})
     return "its tiktoken.model with Kimi's split pattern", kimi.encode_ordinary
 
 
