@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rawtokens.engines.answers import ServerFacts
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
@@ -447,7 +448,7 @@ def test_a_route_that_goes_away_for_a_moment_is_waited_for(tmp_path: Path) -> No
 def test_answers_by_other_weights_stop_the_run(tmp_path: Path) -> None:
     write_prompts(tmp_path, 2)
     with pytest.raises(RunStopped, match="began with weights 'first', this answer is by 'default'"):
-        run(tmp_path, answer, weight_version="first")
+        run(tmp_path, answer, facts=ServerFacts(weight_version="first"))
     assert records(tmp_path) == []
 
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from .engines import sglang
-from .engines.answers import Answer, Failure
+from .engines.answers import Answer, Failure, Sent, ServerFacts
+from .engines.choice import ENGINES
 from .planned import Request, seeded
 from .records import ResponseLine, Sampling
 from .servers import Asked, Server
@@ -23,7 +23,7 @@ from .transport import NoReplyError, Post
 
 ABORT_SECONDS = 5.0
 PROBE_SECONDS = 60.0
-REFUSAL_SECONDS = 10.0  # SGLang refuses a request before it queues it
+REFUSAL_SECONDS = 10.0  # engines refuse a request before they queue it
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     `patience_seconds` is how long a run waits for any answer while no server can be reached, `drain_seconds` how long
     a stopped run waits for what is in flight. `shard` is the part of the data set that this run makes, into files of
-    its own. Where `weight_version` is given, an answer by other weights stops the run.
+    its own. `facts` are the servers': which engine they speak, the context that prompt and output must fit in, and the
+    weights; an answer by other weights stops the run.
     """
 
     urls: tuple[str, ...]
@@ -42,7 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     patience_seconds: float = 600.0
     drain_seconds: float = 10.0
     shard: Shard = WHOLE
-    weight_version: str | None = None
+    facts: ServerFacts = ServerFacts()
 
 
 class Asker:
@@ -50,24 +51,31 @@ class Asker:
 
     def __init__(self, post: Post, target: Target, *, api_key: str) -> None:
         self._post, self._target, self._api_key = post, target, api_key
+        self._engine = ENGINES[target.facts.engine]
         self._probes: dict[str, asyncio.Task[Failure | None]] = {}
 
     async def ask(self, server: Server, request: Request, attempt: int) -> ResponseLine | Failure:
-        """One generation. Raises InputError for prompt ids that would kill the server; nothing is sent then."""
-        rid, target = uuid.uuid4().hex, self._target
-        body = self._body(request.prompt_ids, seeded(target.sampling, request.key), rid)
+        """One generation. Raises InputError for prompt ids that would kill the server; nothing is sent then.
+
+        Nor is anything sent where prompt and output don't fit the context: vLLM would cut the output short by itself.
+        """
+        target = self._target
+        sent = self._sent(request.prompt_ids, seeded(target.sampling, request.key))
+        rid, body = sent.rid, self._engine.body(sent)
+        if too_long := _beyond(target.facts.context_length, sent):
+            return too_long
         started_at, started = datetime.now(UTC), time.monotonic()
         server.asked[rid] = Asked(request.key, started)
         try:
             status, content = await self._post(
-                f"{server.url}/generate", body, server.patience(target.sampling.max_new_tokens)
+                f"{server.url}{self._engine.generate_route}", body, server.patience(target.sampling.max_new_tokens)
             )
         except NoReplyError as error:
             await self.abort(server, rid)
             return await self._unanswered(server, request, error, started)
         finally:
             del server.asked[rid]
-        outcome = self._judge(status, content, len(request.prompt_ids), rid)
+        outcome = self._judge(status, content, sent)
         if isinstance(outcome, Failure):
             return outcome
         return ResponseLine(
@@ -106,8 +114,11 @@ class Asker:
 
     async def abort(self, server: Server, rid: str) -> None:
         """Ask the server to forget a request, so that another try does not decode beside it."""
+        route = self._engine.abort_route
+        if route is None:  # the connection that was closed has done it
+            return
         with suppress(NoReplyError):  # a server that is gone has forgotten it; SGLang aborts on disconnect too
-            await self._post(f"{server.url}/abort_request", msgspec.json.encode({"rid": rid}), ABORT_SECONDS)
+            await self._post(f"{server.url}{route}", msgspec.json.encode({"rid": rid}), ABORT_SECONDS)
 
     async def abort_all(self, servers: Iterable[Server]) -> None:
         """Abort what is in flight, within ABORT_SECONDS."""
@@ -117,15 +128,19 @@ class Asker:
             for task in late:
                 task.cancel()
 
-    def _body(self, prompt_ids: Sequence[int], sampling: Sampling, rid: str) -> bytes:
-        size, stop_ids = self._target.vocabulary_size, self._target.stop_ids
-        return sglang.request_body(prompt_ids, sampling, stop_ids=stop_ids, rid=rid, vocabulary_size=size)
-
-    def _judge(self, status: int, content: bytes, prompt_tokens: int, rid: str) -> Answer | Failure:
-        size, expected = self._target.vocabulary_size, self._target.weight_version
-        outcome = sglang.parse_answer(
-            status, content, prompt_tokens=prompt_tokens, vocabulary_size=size, rid=rid, secret=self._api_key
+    def _sent(self, prompt_ids: Sequence[int], sampling: Sampling) -> Sent:
+        return Sent(
+            prompt_ids=prompt_ids,
+            sampling=sampling,
+            stop_ids=self._target.stop_ids,
+            vocabulary_size=self._target.vocabulary_size,
+            rid=uuid.uuid4().hex,
+            served_name=self._target.facts.served_name or "",
         )
+
+    def _judge(self, status: int, content: bytes, sent: Sent) -> Answer | Failure:
+        expected = self._target.facts.weight_version
+        outcome = self._engine.parse(status, content, sent, self._api_key)
         if isinstance(outcome, Answer) and expected is not None and outcome.weight_version != expected:
             detail = f"the run began with weights {expected!r}, this answer is by {outcome.weight_version!r}"
             return Failure(reason="weight_version_differs", detail=detail, next="stop")
@@ -134,14 +149,14 @@ class Asker:
     async def _one_answer(
         self, server: Server, prompt_ids: Sequence[int], sampling: Sampling, seconds: float
     ) -> Failure | None:
-        rid = uuid.uuid4().hex
+        sent = self._sent(prompt_ids, sampling)
         try:
-            reply = await self._post(f"{server.url}/generate", self._body(prompt_ids, sampling, rid), seconds)
+            reply = await self._post(f"{server.url}{self._engine.generate_route}", self._engine.body(sent), seconds)
         except NoReplyError as error:
             if error.late:
-                await self.abort(server, rid)
+                await self.abort(server, sent.rid)
             return Failure(reason="timeout" if error.late else "connection", detail=str(error), next="wait")
-        outcome = self._judge(*reply, len(prompt_ids), rid)
+        outcome = self._judge(*reply, sent)
         return outcome if isinstance(outcome, Failure) else None
 
     async def _unanswered(self, server: Server, request: Request, error: NoReplyError, started: float) -> Failure:
@@ -155,3 +170,11 @@ class Asker:
         well = not failed_since and await self.probe(server, request.prompt_ids[:1]) is None
         reason = "timeout" if error.late else "connection"
         return Failure(reason=reason, detail=str(error), next="retry" if well else "wait")
+
+
+def _beyond(context_length: int | None, sent: Sent) -> Failure | None:
+    prompt, output = len(sent.prompt_ids), sent.sampling.max_new_tokens
+    if context_length is None or prompt + output <= context_length:
+        return None
+    detail = f"{prompt} prompt ids and {output} new ones are more than the context's {context_length}; nothing was sent"
+    return Failure(reason="context_exceeded", detail=detail, next="reject")

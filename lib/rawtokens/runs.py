@@ -157,6 +157,7 @@ def _record(folder: Path, part: Mapping[str, Json], facts: ServerFacts) -> str:
     fingerprint = hashlib.sha256(msgspec.json.encode(covered, order="sorted")).hexdigest()[:16]
     _check_journals(folder, fingerprint, remedy=f"put its {MANIFEST} and settings back, or give the run a new name")
     server = msgspec.to_builtins(facts)
+    del server["served_name"]  # it may be a path
     versions = {name: metadata.version(name) for name in ("rawtokens", "transformers", "tokenizers")}
     _write(folder, {**manifest, **part, "server": server, "versions": versions, "fingerprint": fingerprint})
     return fingerprint

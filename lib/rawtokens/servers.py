@@ -16,8 +16,8 @@ import httpx
 import msgspec
 from httpx_aiohttp import AiohttpTransport
 
+from .engines import sglang, vllm
 from .engines.answers import Failure, ServerFacts, error_text
-from .engines.sglang import server_facts
 from .errors import ServerError, one_line
 from .records import Json, Rejection
 from .transport import CONNECT_SECONDS
@@ -31,6 +31,7 @@ _SILENT_SECONDS = 300.0
 _SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
 _SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
 _RATED_IDS = 64  # an answer of fewer ids tells of the queue, not of the rate
+_ALIKE = ("engine", "version", "model", "served_name", "weight_version", "dtype", "quantization", "vocabulary_size")
 
 
 class Asked(NamedTuple):
@@ -184,7 +185,7 @@ async def all_facts(
         answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls])
     first = answers[0]
     for url, facts in zip(urls, answers, strict=True):
-        for name in ("engine", "version", "model", "weight_version", "dtype", "quantization", "vocabulary_size"):
+        for name in _ALIKE:
             ours, theirs = getattr(first, name), getattr(facts, name)
             if ours is not None and theirs is not None and ours != theirs:
                 raise ServerError(
@@ -194,10 +195,19 @@ async def all_facts(
 
 
 async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFacts:
+    """What a server tells, and by that which engine it is; one that tells nothing is taken for SGLang behind a router.
+
+    vLLM names itself as the owner of its model; where a router hides that, /version is vLLM's alone.
+    """
     get = partial(_get, client, url, api_key=api_key)
+    models = await get("/v1/models")
+    if vllm.owns(models):
+        return vllm.server_facts(models, await get("/version"), secret=api_key)
     model_info = await get("/model_info") or await get("/get_model_info")
     server_info = await get("/server_info") or await get("/get_server_info")
-    return server_facts(model_info, server_info, await get("/v1/models"), secret=api_key)
+    if not model_info and not server_info and (version := await get("/version")):
+        return vllm.server_facts(models, version, secret=api_key)
+    return sglang.server_facts(model_info, server_info, models, secret=api_key)
 
 
 async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str) -> dict[str, Json] | None:

@@ -1,0 +1,57 @@
+"""The engines that a server can speak, and how each is asked and read.
+
+Which one it is comes from the server's own answers (`servers`), never from the run file. This module sends nothing.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from . import sglang, vllm
+from .answers import Answer, Failure, Sent
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine's wire format; `parse` takes HTTP status, body, what was sent, and the key to take out of texts.
+
+    `abort_route` is None where there is none: a closed connection aborts its request.
+    """
+
+    generate_route: str
+    abort_route: str | None
+    body: Callable[[Sent], bytes]
+    parse: Callable[[int, bytes, Sent, str], Answer | Failure]
+
+
+def _sglang_body(sent: Sent) -> bytes:
+    return sglang.request_body(
+        sent.prompt_ids, sent.sampling, stop_ids=sent.stop_ids, rid=sent.rid, vocabulary_size=sent.vocabulary_size
+    )
+
+
+def _sglang_answer(status: int, body: bytes, sent: Sent, secret: str) -> Answer | Failure:
+    return sglang.parse_answer(
+        status,
+        body,
+        prompt_tokens=len(sent.prompt_ids),
+        vocabulary_size=sent.vocabulary_size,
+        rid=sent.rid,
+        secret=secret,
+    )
+
+
+ENGINES = {
+    "sglang": Engine(
+        generate_route=sglang.GENERATE_ROUTE,
+        abort_route=sglang.ABORT_ROUTE,
+        body=_sglang_body,
+        parse=_sglang_answer,
+    ),
+    "vllm": Engine(
+        generate_route=vllm.GENERATE_ROUTE,
+        abort_route=None,
+        body=vllm.request_body,
+        parse=vllm.parse_answer,
+    ),
+}
+"""By `ServerFacts.engine`."""
