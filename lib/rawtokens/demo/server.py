@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +51,15 @@ INHERITED_TRAPS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTU
 class DemoServer:
     """A launched server, up or not; a context manager that stops it.
 
-    `pid` leads the process group of everything that the server starts. `log_path` takes what they print.
+    `pid` leads the process group of everything that the server starts. `log_path` takes what they print. `generates`
+    tells whether a URL has generated a token within some seconds.
     """
 
     port: int
     log_path: Path
     command: Sequence[str | Path]
+    environment: Mapping[str, str]
+    generates: Callable[[str, float], bool]
     process: subprocess.Popen[bytes]
     reservation: IO[bytes]
 
@@ -78,7 +81,7 @@ class DemoServer:
                     f"the demo server on port {self.port} gave no answer within {patience_seconds:.0f} s; "
                     f"start it again when the machine is less busy. {self._end_of_log()}"
                 )
-            if _generates(self.url, timeout=left):
+            if self.generates(self.url, left):
                 return self
             time.sleep(POLL_SECONDS)
         raise ServerError(
@@ -96,7 +99,7 @@ class DemoServer:
         """Launch it again on its port with the same options, what is left of it ended first; returns at once."""
         self.stop()
         _, self.reservation = reserve_port(self.port, tries=1)
-        self.process = _launched(self.command, self.log_path, self.reservation)
+        self.process = _launched(self.command, self.log_path, self.environment, self.reservation)
 
     def _end_of_log(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
@@ -149,21 +152,42 @@ def launch_demo_server(
     model = str(model_directory.resolve())
     version = ["--weight-version", weight_version(model_directory)]
     options = ["--model-path", model, "--port", str(port), *version, *LAUNCH_OPTIONS, *extra_arguments]
+    return launched(port, reservation, [python, LAUNCHER, *options], ENVIRONMENT, _generates, log_path=log_path)
+
+
+def launched(
+    port: int,
+    reservation: IO[bytes],
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    generates: Callable[[str, float], bool],
+    *,
+    log_path: Path,
+) -> DemoServer:
+    """Launch any engine's command on a port reserved for it (`reserve_port`), and return at once."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log_path.write_bytes(b"")
-    command = [python, LAUNCHER, *options]
-    process = _launched(command, log_path, reservation)
-    return DemoServer(port=port, log_path=log_path, command=command, process=process, reservation=reservation)
+    return DemoServer(
+        port=port,
+        log_path=log_path,
+        command=command,
+        environment=environment,
+        generates=generates,
+        process=_launched(command, log_path, environment, reservation),
+        reservation=reservation,
+    )
 
 
-def _launched(command: Sequence[str | Path], log_path: Path, reservation: IO[bytes]) -> subprocess.Popen[bytes]:
+def _launched(
+    command: Sequence[str | Path], log_path: Path, environment: Mapping[str, str], reservation: IO[bytes]
+) -> subprocess.Popen[bytes]:
     with log_path.open("ab") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={key: value for key, value in os.environ.items() if key not in INHERITED_TRAPS} | ENVIRONMENT,
+            env={key: value for key, value in os.environ.items() if key not in INHERITED_TRAPS} | dict(environment),
             start_new_session=True,
             pass_fds=[reservation.fileno()],
         )
@@ -233,7 +257,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _generates(url: str, *, timeout: float) -> bool:
+def _generates(url: str, timeout: float) -> bool:
     body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1, "temperature": 0.0}}
     try:
         with httpx.Client(trust_env=False, timeout=timeout) as client:

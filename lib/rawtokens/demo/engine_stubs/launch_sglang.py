@@ -18,23 +18,11 @@ It does NOT know which options make sense, nor whether the server answers: `rawt
 """
 
 import multiprocessing
-import os
 import runpy
-import signal
 import sys
 from pathlib import Path
 
-
-def watch_lifeline() -> None:
-    """Fork a small process that ends this process group, its own included, once standard input is at its end.
-
-    By SIGKILL: SIGTERM makes SGLang drain for 5 s even when no request runs, and it keeps nothing that it could save.
-    """
-    if os.fork():
-        return
-    while os.read(0, 4096):
-        pass
-    os.killpg(0, signal.SIGKILL)
+from lifeline import watch_lifeline
 
 
 def declare_torchvision_operators() -> None:
