@@ -108,6 +108,7 @@ def test_what_a_router_does_not_tell_is_unknown_and_no_contradiction(
     assert (facts.version, facts.context_length, facts.running_limit) == (None, None, None)
     found = {check.check: check.status for check in asyncio.run(server_check.check_server(router, demo_target))}
     assert "fail" not in found.values()
+    assert {found[name] for name in ("context", "vocabulary", "auto-truncate", "tokenizer on the server")} == {"warn"}
     assert found["generates from ids"] == found["stop id is kept"] == "pass"
 
 

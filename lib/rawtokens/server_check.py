@@ -112,17 +112,29 @@ def _fact_checks(facts: ServerFacts, tokenizer: Tokenizer) -> list[Check]:
         ),
         Check(
             check="auto-truncate",
-            status="warn" if facts.auto_truncate else "pass",
-            seen="on: long prompts are cut without a word" if facts.auto_truncate else "off",
-            to_do="start the server without --allow-auto-truncate" if facts.auto_truncate else "",
+            status="pass" if facts.auto_truncate is False else "warn",
+            seen=_TRUNCATES[facts.auto_truncate][0],
+            to_do=_TRUNCATES[facts.auto_truncate][1],
         ),
         Check(
             check="tokenizer on the server",
-            status="warn" if facts.skip_tokenizer_init else "pass",
-            seen="none: its stop ids don't stop" if facts.skip_tokenizer_init else "loaded",
-            to_do="stop ids are sent with every request, so ids stay right" if facts.skip_tokenizer_init else "",
+            status="pass" if facts.skip_tokenizer_init is False else "warn",
+            seen=_NO_TOKENIZER[facts.skip_tokenizer_init][0],
+            to_do=_NO_TOKENIZER[facts.skip_tokenizer_init][1],
         ),
     ]
+
+
+_TRUNCATES = {
+    True: ("on: long prompts are cut without a word", "start the server without --allow-auto-truncate"),
+    False: ("off", ""),
+    None: ("not told", "the prompt's count is checked in every answer, so a cut prompt is never stored"),
+}
+_NO_TOKENIZER = {
+    True: ("none: its stop ids don't stop", "stop ids are sent with every request, so ids stay right"),
+    False: ("loaded", ""),
+    None: ("not told", "stop ids are sent with every request, so ids stay right"),
+}
 
 
 async def _tokenizer_check(client: httpx.AsyncClient, url: str, tokenizer: Tokenizer, api_key: str) -> Check:
