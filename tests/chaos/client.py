@@ -23,13 +23,14 @@ async def capture(options: argparse.Namespace) -> None:
     sampling = Sampling(temperature=0.0, max_new_tokens=options.max_new_tokens)
     runs.guard_sampling(options.folder, sampling)
     urls = tuple(options.url)
-    facts = await servers.facts_of(urls)
+    facts = await servers.all_facts(urls)
     target = Target(
         urls=urls,
         sampling=sampling,
         stop_ids=tokenized.stop_ids,
         vocabulary_size=tokenized.vocabulary_size,
-        fingerprint=runs.record_generating(options.folder, facts, sampling),
+        fingerprint=runs.record_generating(options.folder, facts[urls[0]], sampling),
+        facts=facts[urls[0]],
         drain_seconds=2.0,
     )
     print(await generate(options.folder, target, window=options.window))

@@ -136,8 +136,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ground = make_ground(place / "ground", place / "model", options.rows)
         text, good = _all_runs(options, place, ground, servers)
     print(text)
-    if options.table:
-        options.table.write_text(text)
     return 0 if good else 1
 
 
@@ -179,6 +177,8 @@ def _all_runs(options: argparse.Namespace, place: Path, ground: Ground, servers:
         )
         results.append(play(name, scenario, stage))
         print(f"{name}: {results[-1].outcome} {results[-1].failure} {results[-1].seconds:.0f} s", flush=True)
+        if options.table:  # after every run, so that an hour is not lost with the last one
+            options.table.write_text("\n".join([*intro, table(results)]))
     return "\n".join([*intro, table(results)]), differing == 0 and all(result.good for result in results)
 
 
