@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from .engines.answers import Answer, Failure, Sent, ServerFacts
-from .engines.choice import ENGINES
+from .engines.choice import engine_of
 from .planned import Request, seeded
 from .records import ResponseLine, Sampling
 from .servers import Asked, Server
@@ -51,7 +51,7 @@ class Asker:
 
     def __init__(self, post: Post, target: Target, *, api_key: str) -> None:
         self._post, self._target, self._api_key = post, target, api_key
-        self._engine = ENGINES[target.facts.engine]
+        self._engine = engine_of(target.facts)
         self._probes: dict[str, asyncio.Task[Failure | None]] = {}
 
     async def ask(self, server: Server, request: Request, attempt: int) -> ResponseLine | Failure:

@@ -31,7 +31,10 @@ _SILENT_SECONDS = 300.0
 _SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
 _SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
 _RATED_IDS = 64  # an answer of fewer ids tells of the queue, not of the rate
-_ALIKE = ("engine", "version", "model", "served_name", "weight_version", "dtype", "quantization", "vocabulary_size")
+_ALIKE = (
+    *("engine", "version", "model", "served_name", "tokens_route"),
+    *("weight_version", "dtype", "quantization", "vocabulary_size"),
+)
 
 
 class Asked(NamedTuple):
@@ -202,12 +205,22 @@ async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFac
     get = partial(_get, client, url, api_key=api_key)
     models = await get("/v1/models")
     if vllm.owns(models):
-        return vllm.server_facts(models, await get("/version"), secret=api_key)
+        version, offered = await get("/version"), await _offers(client, f"{url}{vllm.TOKENS_ROUTE}")
+        return vllm.server_facts(models, version, tokens_route=offered, secret=api_key)
     model_info = await get("/model_info") or await get("/get_model_info")
     server_info = await get("/server_info") or await get("/get_server_info")
     if not model_info and not server_info and (version := await get("/version")):
         return vllm.server_facts(models, version, secret=api_key)
     return sglang.server_facts(model_info, server_info, models, secret=api_key)
+
+
+async def _offers(client: httpx.AsyncClient, url: str) -> bool:
+    """Whether a route is there: one that is off refuses even what is malformed (vLLM: 403)."""
+    try:
+        reply = await client.post(url, json={}, timeout=CONNECT_SECONDS)
+    except UNANSWERED:
+        return False
+    return reply.status_code in (400, 422)
 
 
 async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str) -> dict[str, Json] | None:

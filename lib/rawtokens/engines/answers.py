@@ -63,14 +63,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a server tells of itself, without secrets; None where it (or a router before it) does not tell.
 
-    `model` is a name, never a path. `served_name` is the model's name in requests, where requests need one; it may be
-    a path on the server.
+    `model` is a name, never a path. `served_name` is the model's name in requests, where they need one; it may be a
+    path. `tokens_route` is whether vLLM offers its route from ids to ids.
     """
 
     engine: str = "sglang"
     version: str | None = None
     model: str | None = None
     served_name: str | None = None
+    tokens_route: bool | None = None
     weight_version: str | None = None
     dtype: str | None = None
     quantization: str | None = None

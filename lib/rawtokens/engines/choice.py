@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from . import sglang, vllm
-from .answers import Answer, Failure, Sent
+from .answers import Answer, Failure, Sent, ServerFacts
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,18 +40,19 @@ def _sglang_answer(status: int, body: bytes, sent: Sent, secret: str) -> Answer 
     )
 
 
-ENGINES = {
-    "sglang": Engine(
-        generate_route=sglang.GENERATE_ROUTE,
-        abort_route=sglang.ABORT_ROUTE,
-        body=_sglang_body,
-        parse=_sglang_answer,
-    ),
-    "vllm": Engine(
-        generate_route=vllm.GENERATE_ROUTE,
-        abort_route=None,
-        body=vllm.request_body,
-        parse=vllm.parse_answer,
-    ),
-}
-"""By `ServerFacts.engine`."""
+_SGLANG = Engine(
+    generate_route=sglang.GENERATE_ROUTE, abort_route=sglang.ABORT_ROUTE, body=_sglang_body, parse=_sglang_answer
+)
+_VLLM = Engine(
+    generate_route=vllm.COMPLETIONS_ROUTE, abort_route=None, body=vllm.completions_body, parse=vllm.parse_answer
+)
+_VLLM_TOKENS = Engine(
+    generate_route=vllm.TOKENS_ROUTE, abort_route=None, body=vllm.tokens_body, parse=vllm.parse_answer
+)
+
+
+def engine_of(facts: ServerFacts) -> Engine:
+    """How a server with these facts is asked."""
+    if facts.engine != "vllm":
+        return _SGLANG
+    return _VLLM_TOKENS if facts.tokens_route else _VLLM

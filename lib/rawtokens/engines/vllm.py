@@ -1,8 +1,10 @@
-"""What vLLM's completions route takes and answers, as pure functions; measured on vLLM 0.32.0.
+"""What vLLM takes and answers where it is asked for ids, as pure functions; measured on vLLM 0.32.0.
 
 `POST /v1/completions` takes prompt ids and, asked to `return_token_ids`, answers both the prompt's ids and `token_ids`,
-whose last is the stop id. Parameters that vLLM does not know it ignores: an older one answers no ids, and no error.
-This module sends nothing, and does not know which server it talks about nor how often a request is tried.
+whose last is the stop id. `POST /inference/v1/generate`, there under --enable-scale-out or --tokens-only alone, gives
+the same ids, makes no text of them, and names the weights. Parameters that vLLM does not know it ignores: an older one
+answers no ids, and no error. This module sends nothing, and does not know which server it talks about nor how often a
+request is tried.
 """
 
 from collections.abc import Mapping
@@ -27,9 +29,13 @@ from .answers import (
     told,
 )
 
-GENERATE_ROUTE = "/v1/completions"
+COMPLETIONS_ROUTE, TOKENS_ROUTE = "/v1/completions", "/inference/v1/generate"
 _CONTEXT_WORDS = ("maximum context length", "maximum model length", "longer than the maximum")
 _NULL = b"null"
+
+
+class _Weights(msgspec.Struct, frozen=True):
+    version: str
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -37,6 +43,7 @@ class _Choice(msgspec.Struct, frozen=True):
     stop_reason: int | str | None = None
     token_ids: msgspec.Raw = msgspec.Raw(_NULL)
     prompt_token_ids: list[int] | None = None
+    weight_versions: list[_Weights] | None = None
 
 
 class _CachedTokens(msgspec.Struct, frozen=True):
@@ -52,23 +59,35 @@ class _Usage(msgspec.Struct, frozen=True):
 class _Body(msgspec.Struct, frozen=True):
     choices: tuple[_Choice]
     usage: _Usage
-    id: str = ""
+    id: str = ""  # of completions
+    request_id: str = ""  # of the tokens route, as the prompt's ids
+    prompt_token_ids: list[int] | None = None
 
 
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def request_body(sent: Sent) -> bytes:
-    """The JSON of one request. Every sampling value is sent: what is left out would be the server's default.
+def completions_body(sent: Sent) -> bytes:
+    """The JSON of one request to COMPLETIONS_ROUTE, with every sampling value.
 
     Raises InputError for an empty prompt or an id outside 0..vocabulary_size-1.
     """
-    check_prompt(sent.prompt_ids, sent.vocabulary_size)
+    return _body(sent, {"prompt": list(sent.prompt_ids), "stream": False, **sampling_parameters(sent)})
+
+
+def tokens_body(sent: Sent) -> bytes:
+    """The JSON of one request to TOKENS_ROUTE, with every sampling value. Raises as `completions_body` does."""
+    parameters = {**sampling_parameters(sent), "detokenize": False}
+    return _body(sent, {"token_ids": list(sent.prompt_ids), "stream": False, "sampling_params": parameters})
+
+
+def sampling_parameters(sent: Sent) -> dict[str, Json]:
+    """vLLM's sampling parameters, complete: what is left out would be the server's default.
+
+    Among those defaults are the values of the model's generation_config.json, 16 new ids, and a watermark.
+    """
     sampling = sent.sampling
-    body: dict[str, Json] = {
-        "prompt": list(sent.prompt_ids),
-        "return_token_ids": True,
-        "request_id": sent.rid,
+    parameters: dict[str, Json] = {
         "temperature": float(sampling.temperature),
         "top_p": float(sampling.top_p),
         "top_k": sampling.top_k,
@@ -82,18 +101,23 @@ def request_body(sent: Sent) -> bytes:
         "stop": [],
         "stop_token_ids": list(sent.stop_ids),
         "skip_special_tokens": False,
+        "watermarking": False,
         "n": 1,
-        "stream": False,
     }
+    if sampling.seed is not None:
+        parameters["seed"] = sampling.seed
+    return parameters
+
+
+def _body(sent: Sent, body: dict[str, Json]) -> bytes:
+    check_prompt(sent.prompt_ids, sent.vocabulary_size)
     if sent.served_name:
         body["model"] = sent.served_name
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed
-    return msgspec.json.encode(body)
+    return msgspec.json.encode({**body, "return_token_ids": True, "request_id": sent.rid})
 
 
 def parse_answer(status: int, body: bytes, sent: Sent, secret: str = "") -> Answer | Failure:
-    """One HTTP answer of /v1/completions as a checked generation, or as a failure with what to do next.
+    """One HTTP answer of either route as a checked generation, or as a failure with what to do next.
 
     vLLM names the id that stopped a generation only where it is not the tokenizer's own end: for that one
     `stop_reason` is null. `matched` is the last output id then, where that is among the ids that may end a turn, and
@@ -105,8 +129,9 @@ def parse_answer(status: int, body: bytes, sent: Sent, secret: str = "") -> Answ
         answer = _BODY.decode(body)
     except msgspec.MsgspecError as error:
         return Failure(reason="malformed_answer", detail=str(error), next="retry")
-    if answer.id and sent.rid not in answer.id:
-        detail = told(f"request {sent.rid} was sent, the answer is of {answer.id}", secret)
+    named = answer.id or answer.request_id
+    if named and sent.rid not in named:
+        detail = told(f"request {sent.rid} was sent, the answer is of {named}", secret)
         return Failure(reason="answer_of_another_request", detail=detail, next="retry")
     choice, usage = answer.choices[0], answer.usage
     if choice.finish_reason not in ("stop", "length"):
@@ -118,9 +143,13 @@ def parse_answer(status: int, body: bytes, sent: Sent, secret: str = "") -> Answ
     text = ids_text(choice.token_ids)
     if text is None:
         return no_ids("token_ids", choice.token_ids)
-    problem, last = _check(text, choice, usage, sent)
+    problem, last = _check(text, answer, sent)
     if problem:
         return problem
+    weights = {told(part.version, secret) for part in choice.weight_versions or []}
+    if len(weights) > 1:
+        detail = f"one answer is by several weights: {', '.join(sorted(weights))}"
+        return Failure(reason="weight_version_differs", detail=detail, next="stop")
     matched = choice.stop_reason
     if matched is None and choice.finish_reason == "stop" and last in sent.stop_ids:
         matched = last
@@ -132,16 +161,17 @@ def parse_answer(status: int, body: bytes, sent: Sent, secret: str = "") -> Answ
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         cached_tokens=(details.cached_tokens or 0) if details else 0,  # told under --enable-prompt-tokens-details alone
-        weight_version="",
+        weight_version="".join(weights),  # completions tell none
     )
 
 
-def _check(text: bytes, choice: _Choice, usage: _Usage, sent: Sent) -> tuple[Failure | None, int | None]:
+def _check(text: bytes, answer: _Body, sent: Sent) -> tuple[Failure | None, int | None]:
     """What is wrong with an answer, and its last output id."""
-    count, echo = len(sent.prompt_ids), choice.prompt_token_ids
+    choice, usage, count = answer.choices[0], answer.usage, len(sent.prompt_ids)
+    echo = choice.prompt_token_ids or answer.prompt_token_ids
     if usage.prompt_tokens != count or echo != list(sent.prompt_ids):
-        seen = "other ones" if usage.prompt_tokens == count else f"{usage.prompt_tokens} of them"
-        detail = f"{count} prompt ids were sent, the server took {'none that it tells' if echo is None else seen}"
+        took = f"counts {usage.prompt_tokens}" if usage.prompt_tokens != count else "tells none or other ones"
+        detail = f"{count} prompt ids were sent, the server {took}"
         return Failure(reason="prompt_tokens_differ", detail=detail, next="retry"), None
     problem, last = check_ids(text, completion_tokens=usage.completion_tokens, vocabulary_size=sent.vocabulary_size)
     if problem:
@@ -162,7 +192,11 @@ def owns(models: Mapping[str, Json] | None) -> bool:
 
 
 def server_facts(
-    models: Mapping[str, Json] | None, version: Mapping[str, Json] | None, *, secret: str = ""
+    models: Mapping[str, Json] | None,
+    version: Mapping[str, Json] | None,
+    *,
+    tokens_route: bool = False,
+    secret: str = "",
 ) -> ServerFacts:
     """The facts of a run's manifest from /v1/models and /version, each None where absent; `secret` is taken out.
 
@@ -175,6 +209,7 @@ def server_facts(
         version=text_of((version or {}).get("version"), secret),
         model=base_name(text_of(served.get("root"), secret) or name),
         served_name=name,
+        tokens_route=tokens_route,
         context_length=number_of(served.get("max_model_len")),
     )
 
