@@ -85,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--trust-remote-code", action="store_true", help="run the hub repository's own Python")
     check.add_argument("--prompt-encoder", default="", metavar="FILE.py:NAME", help="in place of a chat template")
     check.add_argument("--api-key-env", default="", metavar="NAME", help="environment variable that holds the key")
+    check.add_argument("--template-kwargs", default="{}", metavar="JSON", help="arguments of the chat template")
+    check.add_argument(
+        "--golden", action="store_true", help="ask the golden question too: 15 ids, the closer, the split"
+    )
     check.set_defaults(command=_check_server)
 
     serve = commands.add_parser("serve-demo", help="the demo's model on a real SGLang server, on the CPU")
@@ -189,19 +193,27 @@ def _retry(options: argparse.Namespace) -> int:
 
 def _check_server(options: argparse.Namespace) -> int:
     from .addresses import api_key_from, server_urls
-    from .server_check import check_server, checks_table, require_no_failure
-    from .target_tokenizer import load_tokenizer
+    from .server_check import check_server, checks_takeaway, checks_text, require_no_failure
+    from .target_tokenizer import load_tokenizer, template_arguments
 
     (url,) = server_urls([options.url])
     key = api_key_from(options.api_key_env)
+    arguments = template_arguments(options.template_kwargs)
     tokenizer = load_tokenizer(
         options.tokenizer,
         revision=options.revision,
         trust_remote_code=options.trust_remote_code,
         prompt_encoder=options.prompt_encoder,
     )
-    checks = asyncio.run(check_server(url, tokenizer, api_key=key))
-    print(checks_table(checks).to_string(index=False))
+    checks = asyncio.run(check_server(url, tokenizer, template_kwargs=arguments, api_key=key))
+    lines: list[str] = []
+    if options.golden:
+        from .golden import ask_golden, segment_lines
+
+        golden = asyncio.run(ask_golden(url, tokenizer, template_kwargs=arguments, api_key=key))
+        checks += golden.checks
+        lines = segment_lines(golden, tokenizer, api_key=key)
+    print("\n".join([checks_text(checks), *lines, checks_takeaway(checks)]))
     require_no_failure(url, checks)
     return 0
 
