@@ -5,7 +5,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rawtokens.errors import TokenizerError
-from rawtokens.markers import Channels, Markers, find_markers, given_markers, last_position, thinking_mode
+from rawtokens.markers import Channels, GivenMarkers, Markers, find_markers, given_markers, last_position, thinking_mode
 from rawtokens.response_columns import IdLists
 from rawtokens.segments import segment
 from rawtokens.target_tokenizer import Tokenizer
@@ -247,11 +247,31 @@ def test_markers_of_another_family_can_be_given_as_texts(family_target: Callable
     markers = given_markers(
         target.token_to_id,
         lambda text: target.encode([text])[0],
-        opener="◁think▷",
-        closer="◁/think▷",
-        turn_end="<|im_end|>",
+        GivenMarkers(opener="◁think▷", closer="◁/think▷", turn_end="<|im_end|>"),
     )
     assert (markers.opener, markers.closer, markers.turn_ends) == (tuple(opener), tuple(closer), (151645,))
     assert len(opener) > 1
     with pytest.raises(TokenizerError, match="'<END>' is no single id"):
-        given_markers(target.token_to_id, lambda text: [], opener="<think>", closer="</think>", turn_end="<END>")
+        given_markers(target.token_to_id, lambda text: [], GivenMarkers(turn_end="<END>"))
+
+
+def test_a_model_of_no_known_family_that_does_not_think_has_thinking_off(
+    family_target: Callable[[str], Tokenizer],
+) -> None:
+    target = family_target("qwen3")
+    markers = given_markers(target.token_to_id, lambda text: [], GivenMarkers(turn_end="<|im_end|>"))
+    assert markers.ids() == (151645,)
+    assert (markers.opener, markers.closer, markers.sequences()) == ((), (), ())
+    assert [thinking_mode(ids, markers) for ids in ([], [1, 151645, 2], [151667])] == ["off", "off", "off"]
+
+
+def test_an_opener_is_given_with_its_closer_or_not_at_all() -> None:
+    with pytest.raises(ValueError, match="markers give opener but no closer"):
+        GivenMarkers(turn_end="<|im_end|>", opener="<think>")
+    with pytest.raises(ValueError, match="markers give closer but no opener"):
+        GivenMarkers(turn_end="<|im_end|>", closer="</think>")
+
+
+def test_a_tokenizer_of_no_known_family_is_told_the_key_that_gives_its_markers() -> None:
+    with pytest.raises(TokenizerError, match=r'`model: \{markers: \{turn_end: "<\|im_end\|>"\}\}`'):
+        find_markers({"<|im_end|>": 2}.get)

@@ -4,7 +4,7 @@ A marker is a sequence of ids, most often of one. A family is chosen by the text
 as single ids, never by a model's name; what is expected of an output comes from the rendered prompt
 (`thinking_mode`), so a marker that the vocabulary has and the template never writes does no harm. This module does
 not know what an output should look like (verification does), and it does not guess: a tokenizer without a known
-family is refused.
+family is refused until its markers are given.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -66,6 +66,24 @@ class Markers(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({*self.turn_ends, *self.role_ids, *several, *harmony}))
 
 
+class GivenMarkers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The marker texts of a model of no known family: a run file's `model.markers`.
+
+    `turn_end` is the text of the stop id. A model that does not think has neither opener nor closer.
+    """
+
+    turn_end: str
+    opener: str = ""
+    closer: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.opener) != bool(self.closer):
+            one, other = ("opener", "closer") if self.opener else ("closer", "opener")
+            raise ValueError(
+                f"markers give {one} but no {other}; give both, or neither for a model that does not think"
+            )
+
+
 def find_markers(
     token_to_id: Callable[[str], int | None],
     family: str = "auto",
@@ -104,8 +122,9 @@ def find_markers(
     if not best:
         raise TokenizerError(
             f"the tokenizer holds the thinking and tool markers of no known family ({', '.join(FAMILIES)}); is it the "
-            "tokenizer of the model that the server runs? Markers of another family can be given as texts: "
-            "rawtokens.markers.given_markers"
+            "tokenizer of the model that the server runs? Give the markers of another family in the run file, for a "
+            'model that does not think: `model: {markers: {turn_end: "<|im_end|>"}}`; `opener` and `closer` go with it '
+            "for one that does"
         )
     return _markers(best[0], FAMILIES[best[0]], token_to_id, encode)
 
@@ -113,18 +132,18 @@ def find_markers(
 def given_markers(
     token_to_id: Callable[[str], int | None],
     encode: Callable[[str], Sequence[int]],
-    *,
-    opener: str,
-    closer: str,
-    turn_end: str,
+    given: GivenMarkers,
 ) -> Markers:
     """The markers of a family that is not known, from its texts; without tool sections.
 
-    Raises TokenizerError where `turn_end` is no single id, or a text has no ids.
+    Raises TokenizerError where the turn's end is no single id, or a text has no ids.
     """
-    texts = Family(opener=opener, closer=closer, turn_ends=(turn_end,), spelled=(opener, closer))
-    if token_to_id(turn_end) is None:
-        raise TokenizerError(f"turn_end {turn_end!r} is no single id of the tokenizer; give the text of its stop id")
+    spelled = (given.opener, given.closer)
+    texts = Family(opener=given.opener, closer=given.closer, turn_ends=(given.turn_end,), spelled=spelled)
+    if token_to_id(given.turn_end) is None:
+        raise TokenizerError(
+            f"markers.turn_end {given.turn_end!r} is no single id of the tokenizer; give the text of its stop id"
+        )
     return _markers("given", texts, token_to_id, encode)
 
 
@@ -133,10 +152,13 @@ def thinking_mode(prompt_ids: Sequence[int], markers: Markers) -> Thinking:
 
     Only the generation prompt counts: ids after the last turn end or role marker. In a template that writes
     `<think></think>` there, or a bare `</think>`, thinking is `off`; with `<think>` alone, `opened`; with neither,
-    `by_model`. A prompt that has begun a harmony message opens thinking on the reasoning channel alone.
+    `by_model`. A prompt that has begun a harmony message opens thinking on the reasoning channel alone. A model
+    without a closer never thinks: `off`.
     """
     if markers.channels is not None:
         return _channel_mode(prompt_ids, markers.channels)
+    if not markers.closer:
+        return "off"
     tail = _tail(prompt_ids, frozenset((*markers.turn_ends, *markers.role_ids)))
     opened = last_position(tail, markers.opener)
     closed = last_position(tail, markers.closer)

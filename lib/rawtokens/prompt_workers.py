@@ -145,4 +145,5 @@ def _load(source: "TokenizerSource") -> "Tokenizer":
         trust_remote_code=source.trust_remote_code,
         template_date=source.template_date,
         prompt_encoder=source.prompt_encoder,
+        markers=source.markers,
     )

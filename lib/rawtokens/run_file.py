@@ -18,6 +18,7 @@ from .addresses import check_variable_name, server_urls
 from .control_tokens import ControlTokens
 from .conversations.turns import TURNS
 from .errors import InputError
+from .markers import GivenMarkers
 from .records import Sampling
 from .thinking_modes import Portion, check_mix
 
@@ -31,7 +32,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     `prompt_encoder` is a Python function for a model without a chat template: `module:function`, or
     `path/to/file.py:function` (prompt_encoders). `template_date` is for a template that inserts the date; null is
-    today's.
+    today's. `markers` are for a model of no known family, one that does not think above all; null looks them up.
     """
 
     tokenizer: str
@@ -39,6 +40,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     trust_remote_code: bool = False
     prompt_encoder: str | None = None
     template_date: date | None = None
+    markers: GivenMarkers | None = None
     template_kwargs: dict[str, object] = {}  # JSON values
 
 

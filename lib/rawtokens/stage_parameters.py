@@ -27,6 +27,7 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
         "revision": settings.model.revision or "",
         "trust_remote_code": settings.model.trust_remote_code,
         "prompt_encoder": settings.model.prompt_encoder or "",
+        "markers": msgspec.json.encode(settings.model.markers).decode() if settings.model.markers else "",
     }
     servers: dict[str, Scalar] = {
         "urls": msgspec.json.encode(settings.servers.urls).decode(),

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .encoding import TextEncoder
 from .errors import InputError, RawTokensError, TokenizerError, one_line
-from .markers import Markers, find_markers
+from .markers import GivenMarkers, Markers, find_markers, given_markers
 from .prompt_encoders import PromptEncoder, load_prompt_encoder
 from .records import Json
 from .run_file import looks_like_path, require_pinned_code
@@ -41,6 +41,7 @@ class TokenizerSource(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     template_date: str = ""
     prompt_encoder: str = ""
+    markers: str = ""
 
 
 class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,12 +165,15 @@ def load_tokenizer(
     trust_remote_code: bool = False,
     template_date: str = "",
     prompt_encoder: str = "",
+    markers: str = "",
 ) -> Tokenizer:
     """The tokenizer in a folder or of a hub model, checked against what lies beside it and on a probe conversation.
 
     `template_date` is the ISO date for templates that insert one, "" for today's. `prompt_encoder` names a Python
-    function that renders prompts in place of a chat template (prompt_encoders). Raises TokenizerError where it can't
-    be loaded, has no chat template, has no known markers, or gives other ids than the model's (tokenizer_checks).
+    function that renders prompts in place of a chat template (prompt_encoders). `markers` is markers.GivenMarkers as
+    JSON, for a model of no known family; "" looks them up. Raises TokenizerError where it can't be loaded, has no
+    chat template, has no known markers, or gives other ids than the model's (tokenizer_checks), and InputError for
+    `markers` that are none.
     """
     where = str(Path(name).expanduser()) if looks_like_path(name) else name
     if looks_like_path(name) and not Path(where).is_dir():
@@ -184,6 +188,7 @@ def load_tokenizer(
         trust_remote_code=trust_remote_code,
         template_date=template_date,
         prompt_encoder=prompt_encoder,
+        markers=markers,
     )
     try:
         return _load(source, where)
@@ -205,9 +210,7 @@ def _load(source: TokenizerSource, where: str) -> Tokenizer:
             "chat_template.jinja beside it, or name the model's own Python function as `prompt_encoder`"
         )
     notices = check_class(encoder, where, revision)
-    markers = find_markers(
-        lambda text: _vocabulary_id(encoder, text), encode=lambda text: encoder.encode(text, add_special_tokens=False)
-    )
+    markers = _markers_of(encoder, source.markers)
     template_date = "" if function else date_for(encoder, source.template_date)
     tokenizer = Tokenizer(
         source=msgspec.structs.replace(source, template_date=template_date),
@@ -230,6 +233,22 @@ def _load(source: TokenizerSource, where: str) -> Tokenizer:
         },
     )
     return msgspec.structs.replace(tokenizer, notices=(*notices, *_check_probe(tokenizer)))
+
+
+def _markers_of(encoder: PreTrainedTokenizerBase, given: str) -> Markers:
+    def single(text: str) -> int | None:
+        return _vocabulary_id(encoder, text)
+
+    def several(text: str) -> Sequence[int]:
+        return cast("Sequence[int]", encoder.encode(text, add_special_tokens=False))
+
+    if not given:
+        return find_markers(single, encode=several)
+    try:
+        texts = msgspec.json.decode(given, type=GivenMarkers)
+    except msgspec.MsgspecError as error:
+        raise InputError(f'markers is {given!r}: {error}; expected JSON like {{"turn_end": "<|im_end|>"}}') from error
+    return given_markers(single, several, texts)
 
 
 def _check_probe(tokenizer: Tokenizer) -> tuple[str, ...]:
