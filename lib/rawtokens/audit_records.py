@@ -40,11 +40,12 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """What a server thought of a seeded sample. Log-likelihoods in nats an id, null where there is no id.
 
-    `temperature` is the capture's, `versions` how many sequences of each kind were scored, `losses` how much less
-    likely the ids that survive became, by distance behind the first change (replay_losses).
+    `rows` were drawn with `seed`, and all numbers are theirs; `added_rows` are further ones that re-tokenising changes.
+    `temperature` is the capture's, `versions` how many sequences of each kind were scored, of all rows.
     """
 
     rows: int
+    added_rows: int
     seed: int
     temperature: float | None
     model: str | None
@@ -56,7 +57,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audits(msgspec.Struct, frozen=True, kw_only=True):
-    """audits.json: what was asked of which rows. `replay` is null where no server was asked."""
+    """audits.json: what was asked of which rows. `replay` is null where no server scored any."""
 
     rows: int
     ids: int
@@ -67,6 +68,7 @@ class Audits(msgspec.Struct, frozen=True, kw_only=True):
     unread: dict[str, int]
     examples: list[Example]
     replay: Replay | None = None
+    replay_note: str = ""  # why there is none, in words
 
 
 def read_audits(folder: Path) -> Audits:

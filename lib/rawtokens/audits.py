@@ -6,7 +6,7 @@ of a seeded sample. This module does not know how ids are compared (id_bytes), n
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,13 +77,15 @@ def audit_drift(folder: Path, tokenizer: Tokenizer, *, rerendered_rows: int = RE
         temporary.replace(folder / AUDITS_TABLE)
     except OSError as error:
         raise RunStopped(f"can't write {folder / AUDITS_TABLE}: {error}; mend the folder, then run it again") from error
-    audits = summarise(pq.read_table(folder / AUDITS_TABLE), seed=seed, examples=examples)
+    lengths = pq.read_table(path, columns=["reasoning_tokens", "answer_tokens", "tool_tokens"]).to_pandas().sum()
+    kinds = dict(zip(_KINDS, lengths.astype("int64").tolist(), strict=True))
+    audits = summarise(pq.read_table(folder / AUDITS_TABLE), kinds=kinds, seed=seed, examples=examples)
     write_audits(folder, audits)
     return audits
 
 
-def summarise(table: pa.Table, *, seed: int = 1, examples: Sequence[Example] = ()) -> Audits:
-    """Rates over a table of AUDITS_SCHEMA."""
+def summarise(table: pa.Table, *, kinds: Mapping[str, int], seed: int = 1, examples: Sequence[Example] = ()) -> Audits:
+    """Rates over a table of AUDITS_SCHEMA; `kinds` are the ids of all rows by kind: reasoning, answer, tool calls."""
     rows = table.to_pandas()
     changed, ids = rows["changed_tokens"] > 0, int(rows["output_tokens"].sum())
     asked = rows[rows["rerendered"].notna()]
@@ -116,10 +118,10 @@ def summarise(table: pa.Table, *, seed: int = 1, examples: Sequence[Example] = (
                 int((~rows["decoded"]).sum()), len(rows), "rows with an id outside the vocabulary: not compared"
             ),
             **{
-                f"{name}_ids_changed": rate(
+                f"{name}_ids_lost": rate(
                     int(rows[f"changed_{name}_tokens"].sum()),
-                    int(changed.sum()) and int(rows["changed_tokens"].sum()),
-                    f"of the changed ids those that stand in {kind}",
+                    kinds[kind],
+                    f"ids of {kind}, markers of calls included, without the same id over the same bytes of {again}",
                 )
                 for kind, name in _KINDS.items()
             },

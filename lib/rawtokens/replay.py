@@ -7,10 +7,9 @@ model would have said next is not asked. This module does not know how ids chang
 """
 
 import asyncio
-import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -20,21 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from .addresses import api_key_from, urls_from
 from .audit_records import Audits, Replay, rate, read_audits, write_audits
-from .audit_rows import prompt_key, read_conversations, read_keys, read_rows
-from .drift import retokenise
 from .engines.answers import Failure, ServerFacts
 from .engines.sglang_scores import CONTEXT_MARGIN, Scores, parse_scores, score_body
-from .errors import RunStopped, ServerError
-from .id_bytes import IdBytes, Integers, first_difference
+from .errors import InputError, RunStopped, ServerError
 from .records import Json
-from .replies import Unread
-from .rerendering import rerender
+from .replay_versions import Version, sampled_versions
 from .runs import read_manifest
-from .samples import Sample
 from .servers import all_facts
 from .target_tokenizer import Tokenizer
-from .tool_arguments import wanted_form
 from .transport import NoReplyError, Post, open_post
 
 REPLAY_TABLE = "replay.parquet"
@@ -49,26 +43,17 @@ REPLAY_SCHEMA = pa.schema(
         pa.field(name, kind, nullable=False)
         for name, kind in {
             "key": pa.string(),
+            "drawn": pa.bool_(),  # False: added to the draw, since re-tokenising changes it
             "version": pa.string(),  # captured, retokenised, rerendered
             "ids": _IDS,  # those that were scored
             "logprobs": _FLOATS,  # nats, of each
-            "best_logprobs": _FLOATS,  # nats, of the likeliest id in each place
+            "best_logprobs": _FLOATS,  # nats, of the likeliest id in each place; of the captured version alone
             "places": _IDS,  # for each id of the captured output its place in `ids`, -1 where it is not there
             "echo_differs": pa.int32(),
             "masked": pa.int32(),
         }.items()
     ]
 )
-
-
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One spelling of a row, as it is sent: `ids`, scored from number `first` on; `places` as in REPLAY_SCHEMA."""
-
-    key: str
-    version: str
-    ids: list[int]
-    first: int
-    places: list[int]
 
 
 async def replay(
@@ -114,32 +99,33 @@ async def replay(
     return whole
 
 
-def sampled_versions(folder: Path, tokenizer: Tokenizer, rows: int, seed: int) -> Iterator[Version]:
-    """Each sampled row as captured and, where they differ, re-tokenised and re-rendered."""
-    path = folder / "verified.parquet"
-    keys = read_keys(path, rejected=False)
-    chosen = set(random.Random(seed).sample(list(keys), min(rows, len(keys))))
-    conversations = read_conversations(folder, [keys[place] for place in chosen])
-    table, form = IdBytes.of(tokenizer), wanted_form(tokenizer)
-    date = str(read_manifest(folder).get("template_date") or "")
-    for _, samples in read_rows(path, places=chosen):
-        for sample in samples:
-            captured = [*sample.prompt_ids, *sample.output_ids]
-            if not sample.output_ids:
-                continue
-            yield _version(sample, "captured", captured, len(sample.prompt_ids), range(len(captured)))
-            (again,) = retokenise([sample.output_ids], table)
-            if again != sample.output_ids:
-                partners = table.partners(sample.output_ids, again)
-                yield _version(sample, "retokenised", [*sample.prompt_ids, *again], len(sample.prompt_ids), partners)
-            conversation = conversations.get(prompt_key(sample.key))
-            try:
-                made = rerender(sample, conversation, table, form=form, template_date=date) if conversation else None
-            except Unread:
-                continue
-            if made is not None and not made.same and len(made.ids) > 1:
-                first = min(first_difference(sample.prompt_ids, made.ids) or 1, len(made.ids) - 1)
-                yield _version(sample, "rerendered", made.ids, first, made.partners - first)
+async def replay_if_asked(
+    folder: Path, tokenizer: Tokenizer, urls: str, *, rows: int, seed: int = 1, api_key_env: str = ""
+) -> Audits:
+    """As `replay`, from a notebook's parameters; without rows, or without the capture's server, the audits say so.
+
+    `urls` is a JSON list of addresses. A replay changes no verdict, so that no server ends no stage.
+    """
+    if not rows:
+        note = "not asked for; audit.replay in the run file (here replay_rows) is how many rows a server is to score"
+    else:
+        try:
+            return await replay(
+                folder, tokenizer, urls_from(urls), rows=rows, seed=seed, api_key=api_key_from(api_key_env)
+            )
+        except ServerError as error:
+            note = f"not done: {error}"
+    audits = msgspec.structs.replace(read_audits(folder), replay_note=note)
+    write_audits(folder, audits)
+    return audits
+
+
+def read_replay(folder: Path) -> pa.Table:
+    """replay.parquet. Raises InputError where it can't be read."""
+    try:
+        return pq.read_table(folder / REPLAY_TABLE)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{folder / REPLAY_TABLE} can't be read ({error}); ask for a replay again") from error
 
 
 def summarise(
@@ -147,11 +133,14 @@ def summarise(
 ) -> Replay:
     """Rates over a table of REPLAY_SCHEMA."""
     captured = table.filter(pc.equal(table["version"], "captured"))
+    added = pc.sum(pc.invert(captured["drawn"])).as_py() or 0
+    captured = captured.filter(captured["drawn"])
     own, best = (captured[name].combine_chunks().flatten().to_numpy() for name in ("logprobs", "best_logprobs"))
     every = len(table["ids"].combine_chunks().flatten())
     near = int((best - own <= TIE).sum())
     return Replay(
         rows=len(captured),
+        added_rows=added,
         seed=seed,
         temperature=temperature,
         model=model,
@@ -189,7 +178,8 @@ class _Asker:
             return Failure(reason="longer_than_the_context", detail=f"{len(version.ids)} ids", next="reject")
         if min(version.ids) < 0 or max(version.ids) >= self._size:
             return Failure(reason="id_out_of_vocabulary", detail=version.key, next="reject")
-        body = score_body(version.ids, first=version.first, rid=uuid.uuid4().hex, vocabulary_size=self._size)
+        best, rid = version.version == "captured", uuid.uuid4().hex
+        body = score_body(version.ids, first=version.first, rid=rid, vocabulary_size=self._size, best=best)
         async with self._room:
             url = self._urls[self._asked % len(self._urls)]
             self._asked += 1
@@ -200,23 +190,20 @@ class _Asker:
                     f"{url} gave no score ({error}); see that it runs, then run stage 03 again"
                 ) from error
         return parse_scores(
-            status, content, ids=version.ids, first=version.first, vocabulary_size=self._size, secret=self._key
+            status,
+            content,
+            ids=version.ids,
+            first=version.first,
+            vocabulary_size=self._size,
+            best=best,
+            secret=self._key,
         )
-
-
-def _version(sample: Sample, version: str, ids: list[int], first: int, places: Sequence[int] | Integers) -> Version:
-    return Version(
-        key=sample.key,
-        version=version,
-        ids=ids,
-        first=first,
-        places=[max(int(place), -1) for place in places][: len(sample.output_ids)],
-    )
 
 
 def _line(version: Version, scores: Scores) -> dict[str, Json]:
     return {
         "key": version.key,
+        "drawn": version.drawn,
         "version": version.version,
         "ids": version.ids[version.first :],
         "logprobs": scores.logprobs.tolist(),

@@ -61,6 +61,7 @@ def rerender(
     else:
         spans = list(_found(reply.pieces, table.joined(sample.output_ids), again, behind, table))
         partners = table.partners(sample.output_ids, ids, spans)
+        _grow(partners, sample, ids)
     return Rerendered(
         ids=ids,
         partners=partners,
@@ -112,6 +113,21 @@ def _found(pieces: Sequence[Piece], text: bytes, again: bytes, behind: int, tabl
                 yield Span(start, start + len(part), found)
                 place = found + len(part)
                 break
+
+
+def _grow(partners: Integers, sample: Sample, again: Sequence[int]) -> None:
+    """Markers stand between the pieces: an id survives too where it follows, or precedes, one that does in both."""
+    output = sample.output_ids
+    begins = again[: len(sample.prompt_ids)] == sample.prompt_ids
+    before = len(sample.prompt_ids) - 1 if begins else LOST
+    for place, found in enumerate(partners.tolist()):
+        if found == LOST and before != LOST and before + 1 < len(again) and again[before + 1] == output[place]:
+            partners[place] = before + 1
+        before = int(partners[place])
+    for place in range(len(output) - 2, -1, -1):
+        behind = int(partners[place + 1])
+        if partners[place] == LOST and behind > 0 and again[behind - 1] == output[place]:
+            partners[place] = behind - 1
 
 
 def _tokens(pieces: Sequence[Piece], wanted: Bools, starts: Integers) -> dict[str, int]:

@@ -29,24 +29,25 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     logprobs: Logprobs  # (scored,)
-    best: Logprobs  # (scored,)
+    best: Logprobs  # (scored,), empty where they were not asked for
     echo_differs: list[int]
     masked: list[int]
 
 
 class _Meta(msgspec.Struct, frozen=True):
     input_token_logprobs: list[tuple[float | None, int, str | None]]
-    input_top_logprobs: list[list[tuple[float | None, int, str | None]] | None]
     prompt_tokens: int
+    input_top_logprobs: list[list[tuple[float | None, int, str | None]] | None] | None = None
 
 
 class _Body(msgspec.Struct, frozen=True):
     meta_info: _Meta
 
 
-def score_body(ids: Sequence[int], *, first: int, rid: str, vocabulary_size: int) -> bytes:
+def score_body(ids: Sequence[int], *, first: int, rid: str, vocabulary_size: int, best: bool = True) -> bytes:
     """The JSON that asks for the scores of `ids[first:]`; `first` is 1 or more, for nothing stands before the first id.
 
+    `best` asks for the likeliest ids too: of 163,840 ids on a CPU that takes three times as long.
     Raises InputError for an id outside 0..vocabulary_size-1, which would kill the server, or nothing to score.
     """
     if not ids or min(ids) < 0 or max(ids) >= vocabulary_size:
@@ -61,13 +62,20 @@ def score_body(ids: Sequence[int], *, first: int, rid: str, vocabulary_size: int
             "rid": rid,
             "return_logprob": True,
             "logprob_start_len": first - 1,
-            "top_logprobs_num": 1,
+            "top_logprobs_num": int(best),
         }
     )
 
 
 def parse_scores(
-    status: int, body: bytes, *, ids: Sequence[int], first: int, vocabulary_size: int, secret: str = ""
+    status: int,
+    body: bytes,
+    *,
+    ids: Sequence[int],
+    first: int,
+    vocabulary_size: int,
+    best: bool = True,
+    secret: str = "",
 ) -> Scores | Failure:
     """One answer as scores, or why it is none: an error, a cut prompt, a score missing, NaN."""
     if status != 200:
@@ -76,12 +84,12 @@ def parse_scores(
         meta = msgspec.json.decode(body, type=_Body).meta_info
     except msgspec.MsgspecError as error:
         return Failure(reason="malformed_answer", detail=str(error), next="reject")
-    scored, best = meta.input_token_logprobs[1:], meta.input_top_logprobs[1:]
-    if meta.prompt_tokens != len(ids) or not len(scored) == len(best) == len(ids) - first:
+    scored, likeliest = meta.input_token_logprobs[1:], (meta.input_top_logprobs or [])[1:] if best else []
+    if meta.prompt_tokens != len(ids) or len(scored) != len(ids) - first or len(likeliest) != best * len(scored):
         detail = f"{len(ids)} ids sent, {len(ids) - first} to score; {meta.prompt_tokens} counted, {len(scored)} scored"
         return Failure(reason="counts_differ", detail=detail, next="reject")
     own = np.array([entry[0] for entry in scored], dtype=np.float32)
-    top = np.array([entries[0][0] if entries else None for entries in best], dtype=np.float32)
+    top = np.array([entries[0][0] if entries else None for entries in likeliest], dtype=np.float32)
     if not (np.isfinite(own).all() and np.isfinite(top).all()):
         return Failure(reason="scores_missing", detail="a score is null or no number", next="reject")
     pairs = enumerate(zip(scored, ids[first:], strict=True), start=first)
