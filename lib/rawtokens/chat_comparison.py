@@ -104,11 +104,11 @@ async def ask_both_ways(
         answer = (await ask(server, prompt_ids, max_new_tokens=max_new_tokens)).answer
         said, chat_problem = await _chat(server, {"model": facts.served_name or "default", **body})
     message = said.choices[0].message
-    failed = isinstance(answer, Failure)
+    ids, problem = ([], f"{answer.reason}: {answer.detail}") if isinstance(answer, Failure) else (answer.ids(), "")
     return TwoVoices(
         prompt_ids=prompt_ids,
-        output_ids=[] if failed else answer.ids(),
-        ids_problem=f"{answer.reason}: {answer.detail}" if failed else "",
+        output_ids=ids,
+        ids_problem=_clean(problem, api_key),
         chat_content=_clean(message.content or "", api_key),
         chat_reasoning=_clean(message.reasoning_content or message.reasoning or "", api_key) or None,
         chat_calls=_clean(msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else "", api_key),
