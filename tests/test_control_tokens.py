@@ -191,6 +191,45 @@ def test_one_batch_tells_its_rows_apart(family: Family, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_no_rows_outcome_depends_on_the_rows_beside_it(family: Family, name: str) -> None:
+    """Templates write their own tokens, or leave them out, by what a text spells: reasoning taken out of an answer."""
+    tokenizer = family(name)
+    text = st.sampled_from(["x", "", "a <think> b </think> c", "b</think>c", "/nothink", *TYPED[name]])
+    call: Json = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": "1"}}}
+
+    @st.composite
+    def conversations(draw: st.DrawFn) -> Conversation:
+        said: dict[str, Json] = {"role": "assistant", "content": draw(text), "reasoning_content": draw(text)}
+        result: dict[str, Json] = {"role": "tool", "tool_call_id": "c", "content": draw(text)}
+        return row(user("q"), {**said, "tool_calls": [call]}, result, enable_thinking=draw(st.booleans()))
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(conversations(), min_size=2, max_size=12))
+    def check(batch: list[Conversation]) -> None:
+        together = tokenize_conversations(batch, tokenizer, PromptOptions())
+        assert together == [made(tokenizer, conversation, "skip") for conversation in batch]
+
+    check()
+
+
+def test_reasoning_that_the_template_takes_out_of_an_answer_is_told_from_reasoning_given_as_such(
+    family: Family,
+) -> None:
+    call: Json = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": "1"}}}
+    result: dict[str, Json] = {"role": "tool", "tool_call_id": "c", "content": "r"}
+    given, spelled = (
+        row(
+            user("q"),
+            {"role": "assistant", "content": said, "reasoning_content": thought, "tool_calls": [call]},
+            result,
+        )
+        for said, thought in (("", "x"), ("<think>x</think>", ""))
+    )
+    outcomes = tokenize_conversations([given, spelled], family("qwen3"), PromptOptions())
+    assert [isinstance(outcome, Prompt) for outcome in outcomes] == [True, False]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_wild_texts_never_keep_a_control_id_unseen(family: Family, name: str) -> None:
     """Skip lets no control id of a text through, and as_text gives the rendered text without one."""
     tokenizer = family(name)

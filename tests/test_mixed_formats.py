@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prompt_rows import chat, glaive, only, read, read_rows, reasons, said
 
-from rawtokens.records import Conversation
+from rawtokens.records import Conversation, Rejection
 
 USER = {"role": "user", "content": "Hi"}
 ACE = chat(("user", "Hi"), ("assistant", "[f(a=1)]"), ("user", "And?"), system='Use [{"name": "f", "parameters": {}}].')
@@ -45,6 +45,39 @@ def test_a_late_row_is_read_by_its_own_format_and_says_so(tmp_path: Path, first:
         [f"format_of_the_row: {late}"] if said_so else []
     )
     assert all("format_of" not in str(row) for row in found[:-1])
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize(
+    ("row", "reason", "detail"),
+    [
+        ({"conversations": [{"value": "Hi"}]}, "unknown_role", "from must be one of"),
+        ({"messages": [{"content": "Hi"}]}, "unknown_role", "role must be one of"),
+        ({"messages": 5}, "missing_field", "messages must be a list"),
+        ({"chat": "Hi"}, "bad_turn", "chat must begin with USER:"),
+        ({"instruction": 5}, "missing_field", "instruction must be text"),
+        ({"prompt": 5}, "missing_field", "expected text in one of prompt"),
+        ({"nothing": "Hi"}, "missing_field", ""),
+    ],
+)
+def test_a_row_of_no_formats_shape_is_refused_in_the_words_of_its_own_column(
+    tmp_path: Path, first: str, row: dict[str, object], reason: str, detail: str
+) -> None:
+    *_, last = read_rows(tmp_path, [KINDS[first], row])
+    assert isinstance(last, Rejection)
+    assert last.reason == reason
+    assert detail in last.detail
+
+
+@pytest.mark.parametrize("first", sorted(set(KINDS) - {"opencodeinstruct"}))
+def test_a_column_that_says_nothing_of_its_format_is_not_guessed_to_be_the_prompt(tmp_path: Path, first: str) -> None:
+    assert reasons(read_rows(tmp_path, [KINDS[first], {"input": "Hi"}])) == ["", "missing_field"]
+
+
+@pytest.mark.parametrize("tools", ["", "  ", "\n", None, "[]", []])
+@pytest.mark.parametrize("kind", ["sharegpt", "openai_messages", "alpaca", "plain", "xlam"])
+def test_a_blank_tools_column_declares_none(tmp_path: Path, kind: str, tools: object) -> None:
+    assert only(read_rows(tmp_path, [{**KINDS[kind], "tools": tools}])).tools == ()
 
 
 def test_a_toolace_row_is_known_by_a_system_turn_too(tmp_path: Path) -> None:

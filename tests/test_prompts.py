@@ -1,9 +1,11 @@
+import copy
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from rawtokens.errors import InputError
 from rawtokens.journal import read_rejections
@@ -76,10 +78,42 @@ def test_a_control_token_anywhere_in_a_row_is_found(target: Tokenizer) -> None:
 
 
 def test_a_template_error_rejects_its_row(target: Tokenizer) -> None:
-    refusing = "{{ raise_exception('roles must alternate') }}"
-    made = tokenize_one(conversation("Hi", chat_template=refusing), target)
+    encoder = copy.copy(target.encoder)
+    encoder.chat_template = "{{ raise_exception('roles must alternate') }}"
+    made = tokenize_one(conversation("Hi"), replace(target, encoder=encoder))
     assert isinstance(made, Rejection)
     assert (made.reason, made.detail) == ("template_error", "roles must alternate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"chat_template": "{{ messages[0].content }}"}', "bad_template_kwargs"),
+        ('{"messages": []}', "bad_template_kwargs"),
+        ('{"tokenize": false}', "bad_template_kwargs"),
+        ('{"thinking": "false"}', "bad_template_kwargs"),
+        ('{"thinking": "True"}', "bad_template_kwargs"),
+        ('{"note": "\\ud83d"}', "lone_surrogate"),
+        ('{"\\ud83d": 1}', "lone_surrogate"),
+        ('{"note": NaN}', "bad_value"),
+    ],
+)
+def test_a_rows_bad_template_arguments_cost_that_row_alone(
+    target: Tokenizer, tmp_path: Path, arguments: str, reason: str
+) -> None:
+    bad = f'{{"id": "a", "prompt": "Hi", "template_kwargs": {arguments}}}'
+    (tmp_path / "rows.jsonl").write_text(f'{bad}\n{{"id": "b", "prompt": "Hi"}}\n', encoding="utf-8")
+    counts = tokenize_file(tmp_path / "rows.jsonl", tmp_path, target, PromptOptions())
+    assert (counts.prompts, counts.rejected) == (1, 1)
+    assert [(item.key, item.reason) for item in read_rejections(tmp_path)] == [("a#0", reason)]
+    assert [made["prompt_ids"] for made in read_prompts(tmp_path)] == [HI]
+
+
+def test_a_data_sets_bad_template_arguments_are_refused_before_any_row(target: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hi"}\n', encoding="utf-8")
+    wrong = PromptOptions(template_kwargs={"thinking": "false"})
+    with pytest.raises(InputError, match=r"thinking='false', a text, .* expected false without quotes"):
+        tokenize_file(tmp_path / "rows.jsonl", tmp_path, target, wrong)
 
 
 def test_rows_in_are_prompts_and_rejections(target: Tokenizer, tmp_path: Path) -> None:
@@ -121,7 +155,7 @@ def test_a_file_without_a_usable_row_is_refused_and_earlier_prompts_stay(target:
 def test_an_argument_that_would_change_how_ids_are_made_rejects_its_row(target: Tokenizer, name: str) -> None:
     made = tokenize_one(conversation("Hi", **{name: 3}), target)
     assert isinstance(made, Rejection)
-    assert made.reason == "tokenizer_error"
+    assert made.reason == "bad_template_kwargs"
     assert name in made.detail
 
 

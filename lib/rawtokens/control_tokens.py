@@ -3,8 +3,9 @@
 A tokenizer makes the same id of `<|im_end|>` whoever wrote it, and a template may join it out of pieces that stand in
 several texts. So a row is rendered a second time with its texts neutralised (no character in them that can start or
 complete a control token), and the two sequences of control ids are compared: what stands in the first alone came from
-the texts. Rows of one structure share that proof, so that usual rows cost no second rendering. This module does not
-know what a prompt file looks like, nor whether a control token in a text does harm: that is the user's choice.
+the texts. Rows of one structure share that proof, so that usual rows cost no second rendering; a row that spells a
+control token never does, for a template may write its own token or leave it out by that very text. This module does
+not know what a prompt file looks like, nor whether a control token in a text does harm: that is the user's choice.
 """
 
 import re
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 from msgspec.structs import replace
 
-from .neutral_texts import neutral
+from .neutral_texts import holds_control_token, neutral
 from .ordinary_text import encode_ordinary
 from .records import Conversation, Json
 
@@ -52,20 +53,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def find_control_tokens(rows: Sequence[Rendered], tokenizer: "Tokenizer") -> list[Finding | None]:
     """For each row the control ids that come from its texts, or None where every one is the template's own.
 
-    One row of each structure and sequence of control ids is rendered neutralised; only where its sequence changes is
-    every row of that kind.
+    Each row that spells a control token is rendered neutralised, and of the others one of each structure and sequence
+    of control ids; only where its sequence changes is every row of that kind. So no row's finding depends on others.
     """
-    sequences = [_control_sequence(row, tokenizer) for row in rows]
+    sequences = [_control_ids(row.ids, tokenizer) for row in rows]
     kinds: dict[tuple[object, ...], list[int]] = {}
     for place, row in enumerate(rows):
-        kinds.setdefault((*_structure(row.conversation), sequences[place]), []).append(place)
+        made = row.conversation
+        alone = place if holds_control_token(_parts(made), tokenizer) else None
+        kinds.setdefault((alone, *_structure(made), sequences[place]), []).append(place)
     found: list[Finding | None] = [None] * len(rows)
-    for places in kinds.values():
-        first, *others = places
-        found[first] = _finding(rows[first], sequences[first], tokenizer)
-        if found[first]:
-            for place in others:
-                found[place] = _finding(rows[place], sequences[place], tokenizer)
+
+    def look_at(places: Sequence[int]) -> None:
+        plain = _rendered([_neutral_conversation(rows[place].conversation, tokenizer) for place in places], tokenizer)
+        for place, neutral_row in zip(places, plain, strict=True):
+            found[place] = _finding(rows[place], sequences[place], neutral_row, tokenizer)
+
+    look_at([places[0] for places in kinds.values()])
+    look_at([place for first, *others in kinds.values() if found[first] for place in others])
     return found
 
 
@@ -96,11 +101,12 @@ def found_tokens(detail: str) -> list[tuple[str, int, int]]:
     return [(text, int(token), int(count)) for count, token, text in _ENTRY.findall(detail)]
 
 
-def _finding(row: Rendered, sequence: tuple[int, ...], tokenizer: "Tokenizer") -> Finding | None:
-    plain = _neutral_row(row, tokenizer)
+def _finding(
+    row: Rendered, sequence: tuple[int, ...], plain: Rendered | None, tokenizer: "Tokenizer"
+) -> Finding | None:
     if plain is None:
         return Finding(neutral=None, detail="the template fails where the texts are neutralised: nothing is proved")
-    own = _control_sequence(plain, tokenizer)
+    own = _control_ids(plain.ids, tokenizer)
     if own == sequence:
         return None
     extra = Counter(sequence) - Counter(own)
@@ -112,9 +118,7 @@ def _finding(row: Rendered, sequence: tuple[int, ...], tokenizer: "Tokenizer") -
 
 def _entry(row: Rendered, token: int, count: int, tokenizer: "Tokenizer") -> str:
     text = tokenizer.decode([token])
-    made = row.conversation
-    parts: Json = {"messages": made.messages, "tools": made.tools, "template_kwargs": made.template_kwargs}
-    places = [path for path, leaf in _leaves(parts, "") if text in leaf]
+    places = [path for path, leaf in _leaves(_parts(row.conversation), "") if text in leaf]
     where = places or [f"{part} (in pieces)" for part in _parts_of_pieces(row, token, tokenizer)]
     shown = ", ".join(where[:_SHOWN_PLACES]) or "pieces that the template joins"
     more = f" and {len(where) - _SHOWN_PLACES} more" if len(where) > _SHOWN_PLACES else ""
@@ -132,9 +136,9 @@ def _parts_of_pieces(row: Rendered, token: int, tokenizer: "Tokenizer") -> Itera
         for place in range(len(made.messages))
     ]
     changes.append(("tools", replace(made, tools=cast("tuple[dict[str, Json], ...]", neutral(made.tools, tokenizer)))))
-    for name, changed in changes:
-        without = _render(changed, tokenizer)
-        if without is not None and without.ids.count(token) < count:
+    without = _rendered([changed for _, changed in changes], tokenizer)
+    for (name, _), left in zip(changes, without, strict=True):
+        if left is not None and left.ids.count(token) < count:
             yield name
 
 
@@ -143,33 +147,41 @@ def _with(messages: tuple[dict[str, Json], ...], place: int, tokenizer: "Tokeniz
     return (*messages[:place], changed, *messages[place + 1 :])
 
 
-def _neutral_row(row: Rendered, tokenizer: "Tokenizer") -> Rendered | None:
-    made = row.conversation
-    changed = replace(
+def _neutral_conversation(made: Conversation, tokenizer: "Tokenizer") -> Conversation:
+    return replace(
         made,
         messages=cast("tuple[dict[str, Json], ...]", neutral(made.messages, tokenizer)),
         tools=cast("tuple[dict[str, Json], ...]", neutral(made.tools, tokenizer)),
         template_kwargs=cast("dict[str, Json]", neutral(made.template_kwargs, tokenizer)),
     )
-    return _render(changed, tokenizer)
 
 
-def _render(made: Conversation, tokenizer: "Tokenizer") -> Rendered | None:
+def _rendered(conversations: Sequence[Conversation], tokenizer: "Tokenizer") -> list[Rendered | None]:
+    """The conversations rendered and encoded; None where one can't be, for whatever reason: nothing is proved then."""
+    opened = [(made, _text(made, tokenizer)) for made in conversations]
     try:
-        text = tokenizer.render(
-            made.messages,
-            tools=made.tools,
-            template_kwargs=made.template_kwargs,
-            continue_final=made.continue_final,
+        encoded = iter(tokenizer.encode([text for _, text in opened if text is not None]))
+    except Exception:  # one text that can't be encoded fails a batch
+        if len(conversations) == 1:
+            return [None]
+        return [row for made in conversations for row in _rendered([made], tokenizer)]
+    return [
+        None if text is None else Rendered(conversation=made, text=text, ids=next(encoded)) for made, text in opened
+    ]
+
+
+def _text(made: Conversation, tokenizer: "Tokenizer") -> str | None:
+    arguments = made.template_kwargs
+    try:
+        return tokenizer.render(
+            made.messages, tools=made.tools, template_kwargs=arguments, continue_final=made.continue_final
         )
-        (ids,) = tokenizer.encode([text])
-    except Exception:  # a template's filters, a model's own Python: whatever it is, nothing is proved
+    except Exception:  # a template's filters, a model's own Python
         return None
-    return Rendered(conversation=made, text=text, ids=ids)
 
 
-def _control_sequence(row: Rendered, tokenizer: "Tokenizer") -> tuple[int, ...]:
-    return _control_ids(row.ids, tokenizer)
+def _parts(made: Conversation) -> Json:
+    return {"messages": made.messages, "tools": made.tools, "template_kwargs": made.template_kwargs}
 
 
 def _control_ids(ids: Sequence[int], tokenizer: "Tokenizer") -> tuple[int, ...]:

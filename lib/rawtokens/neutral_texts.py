@@ -4,8 +4,10 @@ What a template compares (roles, types, its own names of members) stays, and so 
 renders the same conversation with other words in it. This module does not know what a template does with a text.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +33,13 @@ class _Alphabet(msgspec.Struct, frozen=True, kw_only=True):
     replacements: str
     edges: dict[int, str]
     edges_of_keys: dict[int, str]
+    spelled: re.Pattern[bytes]
+
+
+def holds_control_token(value: Json, tokenizer: "Tokenizer") -> bool:
+    """Whether a text or a key of `value` spells a whole control token."""
+    spelled = _alphabet(tokenizer.encoder, tokenizer.control_ids).spelled
+    return spelled.search(msgspec.json.encode(value)) is not None
 
 
 def neutral(value: Json, tokenizer: "Tokenizer") -> Json:
@@ -43,7 +52,7 @@ def neutral(value: Json, tokenizer: "Tokenizer") -> Json:
 
 def _neutral(value: Json, alphabet: _Alphabet, *, key: str, named_by_the_row: bool) -> Json:
     if isinstance(value, str):
-        if key in ("role", "chat_template") or (key == "type" and value in _TYPES):
+        if key == "role" or (key == "type" and value in _TYPES):
             return value
         return _broken(value.translate(alphabet.edges), alphabet)
     if isinstance(value, Mapping):
@@ -96,4 +105,15 @@ def _alphabet(encoder: "PreTrainedTokenizerBase", control_ids: frozenset[int]) -
         replacements=replacements,
         edges={ord(character): replacements[0] for character in edges},
         edges_of_keys={ord(character): replacements[0] for character in of_keys},
+        spelled=_any_of([msgspec.json.encode(text)[1:-1] for text in texts]),
+    )
+
+
+def _any_of(words: Iterable[bytes]) -> re.Pattern[bytes]:
+    """A pattern that finds each of the words; grouped by their beginnings, for Python tries alternatives in turn."""
+    groups = groupby(sorted(words), key=lambda word: word[:3])
+    return re.compile(
+        b"|".join(
+            re.escape(start) + b"(?:%s)" % b"|".join(re.escape(word[3:]) for word in group) for start, group in groups
+        )
     )

@@ -24,7 +24,7 @@ from .control_tokens import (
 from .errors import InputError, one_line
 from .markers import thinking_mode
 from .records import Conversation, Json, Prompt, Rejection
-from .thinking_modes import Portion, arguments_of, check_mix, encoded
+from .thinking_modes import Portion, arguments_of, check_arguments, check_mix, encoded
 from .tool_arguments import BadArguments, Form, has_calls, wanted_form, with_wanted_form
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def check_options(options: PromptOptions) -> None:
     known = get_args(ControlTokens)
     if options.control_tokens not in known:
         raise InputError(f"control_tokens is {options.control_tokens!r}; expected one of {', '.join(known)}")
+    check_arguments(options.template_kwargs)
     check_mix(options.mix)
 
 
@@ -65,8 +66,8 @@ def tokenize_conversations(
     """Each conversation as a prompt, or the reason why it is none; in order, and no row's fault costs another.
 
     Pure: the same batch gives the same result in every process. All texts are encoded at once.
-    Reasons: template_error, tokenizer_error, bad_arguments, continue_mismatch, id_out_of_vocabulary,
-    control_token_in_text, as_text_not_proved. Notices: control_token_in_text, control_token_as_text,
+    Reasons: template_error, tokenizer_error, bad_template_kwargs, bad_arguments, continue_mismatch,
+    id_out_of_vocabulary, control_token_in_text, as_text_not_proved. Notices: control_token_in_text, control_token_as_text,
     arguments_respelled, tool_calls_unread.
     """
     form = wanted_form(tokenizer) if any(map(has_calls, batch)) else "either"
@@ -89,6 +90,8 @@ def _open(conversation: Conversation, form: Form, tokenizer: "Tokenizer", option
         )
     except BadArguments as error:
         return _reject(conversation, "bad_arguments", one_line(error))
+    except InputError as error:
+        return _reject(conversation, "bad_template_kwargs", one_line(error))
     except jinja2.TemplateError as error:
         return _reject(conversation, "template_error", one_line(error))
     except Exception as error:  # a template's filters, a model's own Python: whatever it is, it is this row's

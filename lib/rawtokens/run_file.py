@@ -20,7 +20,7 @@ from .conversations.turns import TURNS
 from .errors import InputError
 from .markers import GivenMarkers
 from .records import Sampling
-from .thinking_modes import Portion, check_mix
+from .thinking_modes import Portion, check_arguments, check_mix
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -68,6 +68,14 @@ class DatasetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     control_tokens: str = "skip"
 
 
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Stage 03's audits, by rows of a data set: scored by the servers, and rendered again; `seed` draws both."""
+
+    replay: int = 0
+    rerender: int = 2_000
+    seed: int = 1
+
+
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run file, checked; paths in it are made absolute and URLs brought to one spelling by `load_run_file`."""
 
@@ -76,6 +84,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     datasets: dict[str, DatasetSettings]
     servers: ServerSettings = ServerSettings()
     sampling: SamplingSettings = SamplingSettings()
+    audit: AuditSettings = AuditSettings()
 
 
 class _Loader(yaml.SafeLoader):
@@ -161,6 +170,10 @@ def _check(settings: RunFile) -> None:
     window = settings.servers.max_in_flight
     if window != "auto" and not (isinstance(window, int) and window > 0):
         raise InputError(f"max_in_flight is {window!r}; expected a positive number or auto")
+    check_arguments(settings.model.template_kwargs)
+    for name, rows in (("replay", settings.audit.replay), ("rerender", settings.audit.rerender)):
+        if rows < 0:
+            raise InputError(f"audit.{name} is {rows}; expected a number of rows, 0 for none")
     for name, dataset in settings.datasets.items():
         if name in _TAKEN:
             raise InputError(f"a data set can't be called {name!r}: the run keeps its own {name} in that folder")
@@ -171,6 +184,7 @@ def _check(settings: RunFile) -> None:
             if value not in known:
                 raise InputError(f"{key} of {name} is {value!r}; expected one of {', '.join(known)}")
         try:
+            check_arguments(dataset.template_kwargs)
             check_mix(dataset.mix)
         except InputError as error:
             raise InputError(f"datasets.{name}: {error}") from error

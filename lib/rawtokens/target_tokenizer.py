@@ -20,16 +20,11 @@ from .prompt_encoders import PromptEncoder, load_prompt_encoder
 from .records import Json
 from .run_file import looks_like_path, require_pinned_code
 from .template_dates import date_for, hold_date
+from .thinking_modes import check_arguments
 from .tokenizer_checks import PROBES, check_class, check_rendered, control_ids_of, vocabulary_size
 
 __all__ = ["PROBES", "Tokenizer", "TokenizerSource", "load_tokenizer", "template_arguments"]
 
-# Arguments of transformers' apply_chat_template that are not passed on to the template.
-_NOT_THE_TEMPLATES = frozenset(
-    {"conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"}
-    | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
-    | {"sanitize_control_tokens"}
-)
 _PROBE: list[dict[str, Json]] = [{"role": "user", "content": "What is 2+2?"}]
 
 
@@ -133,7 +128,7 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         *,
         tokenize: bool,
     ) -> str | Sequence[int]:
-        _refuse_others_arguments(template_kwargs or {})
+        check_arguments(template_kwargs or {})
         if self.template_date:
             hold_date(self.encoder, self.template_date)
         made: str | Sequence[int] = self.encoder.apply_chat_template(
@@ -154,7 +149,7 @@ def template_arguments(text: str) -> dict[str, Json]:
         arguments = msgspec.json.decode(text, type=dict[str, object])
     except msgspec.MsgspecError as error:
         raise InputError(f'template_kwargs is {text!r}: {error}; expected JSON like {{"thinking": true}}') from error
-    _refuse_others_arguments(arguments)
+    check_arguments(arguments)
     return cast("dict[str, Json]", arguments)
 
 
@@ -257,12 +252,6 @@ def _check_probe(tokenizer: Tokenizer) -> tuple[str, ...]:
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
         return (f"a probe conversation can't be rendered, so the prompts' beginning is unchecked: {one_line(error)}",)
     return check_rendered(tokenizer.encoder, tokenizer.control_ids, text, ids, tokenizer.encode([text])[0])
-
-
-def _refuse_others_arguments(arguments: Mapping[str, object]) -> None:
-    for name in arguments:
-        if name in _NOT_THE_TEMPLATES:
-            raise InputError(f"template_kwargs holds {name!r}, which is no argument of a chat template; take it out")
 
 
 def _vocabulary_id(encoder: PreTrainedTokenizerBase, text: str) -> int | None:

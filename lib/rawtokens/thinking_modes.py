@@ -21,11 +21,32 @@ if TYPE_CHECKING:
     from .target_tokenizer import Tokenizer
 
 
+# Arguments of transformers' apply_chat_template (5.24) that are not passed on to the template, and names of its own;
+# with `chat_template` a row would bring a template that is not the model's.
+_NOT_THE_TEMPLATES = frozenset(
+    {"conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"}
+    | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+    | {"sanitize_control_tokens", "processor_kwargs", "chat_template", "self", "messages", "raise_exception"}
+)
+
+
 class Portion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One part of a mix: `share` of the rows, 0 to 1, gets `template_kwargs` on top of the data set's."""
 
     share: float
     template_kwargs: dict[str, object] = {}  # JSON values
+
+
+def check_arguments(arguments: Mapping[str, object]) -> None:
+    """Raise InputError for what is no argument of a chat template, or is the text "false", which counts as true."""
+    for name, value in arguments.items():
+        if name in _NOT_THE_TEMPLATES:
+            raise InputError(f"template_kwargs holds {name!r}, which is no argument of a chat template; take it out")
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            raise InputError(
+                f"template_kwargs holds {name}={value!r}, a text, which a template takes for true; expected "
+                f"{value.lower()} without quotes"
+            )
 
 
 def check_mix(mix: Sequence[Portion]) -> None:
@@ -35,6 +56,8 @@ def check_mix(mix: Sequence[Portion]) -> None:
     shares = [portion.share for portion in mix]
     if not all(math.isfinite(share) and share > 0 for share in shares) or not math.isclose(sum(shares), 1.0):
         raise InputError(f"the shares of mix are {shares}; expected positive numbers that add up to 1")
+    for portion in mix:
+        check_arguments(portion.template_kwargs)
     made = [encoded(portion.template_kwargs) for portion in mix]
     if len(set(made)) < len(made):
         raise InputError("two parts of mix have the same template_kwargs; put their shares together")

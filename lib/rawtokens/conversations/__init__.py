@@ -181,6 +181,15 @@ def _format_of(row: Mapping[str, Json]) -> Format | None:
     return next((module for module in _MODULES if _matches(module, row)), None)
 
 
+def _format_by_column(row: Mapping[str, Json], chosen: Format) -> Format:
+    """For a row of no format's shape the one whose column it holds: that one says what is wrong with it.
+
+    A column `input` alone is no sign of its format, which would take it.
+    """
+    asked = (chosen, *(module for module in _MODULES if module is not opencodeinstruct))
+    return next((module for module in asked if not set(module.COLUMNS).isdisjoint(row)), chosen)
+
+
 def _matches(module: Format, row: Mapping[str, Json]) -> bool:
     try:
         return module.matches(row)
@@ -206,7 +215,7 @@ def _conversations(
 def _conversation(row: Row, source_id: str, chosen: Format, turns: Turns, *, mixed: bool) -> Conversation | Rejection:
     assert isinstance(row.value, dict)  # a row without a fault
     value = with_lists(row.value)
-    own = (_format_of(value) if mixed else None) or chosen
+    own = _format_of(value) or _format_by_column(value, chosen) if mixed else chosen
     notices = row.notices
     if own is not chosen and _GENERAL.get(chosen.NAME) != own.NAME:
         notices = (*notices, f"format_of_the_row: {own.NAME}")

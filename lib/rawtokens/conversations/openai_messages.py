@@ -66,6 +66,9 @@ def _message(role: str, turn: Mapping[str, Json]) -> Message:
         raise BadRow("bad_tool_call", "function_call is OpenAI's old form; expected tool_calls")
     if not isinstance(calls, list):
         raise BadRow("bad_tool_call", f"tool_calls must be a list, found {shown(calls)}")
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        if not isinstance(message.get(name, ""), str):  # a template would write out whatever it is
+            raise BadRow("bad_turn", f"{name} must be text, found {shown(message[name])}")
     made: Message = {**message, "role": role, "content": _text(message.get("content", ""))}
     return {**made, "tool_calls": [_call(entry) for entry in calls]} if calls else made
 

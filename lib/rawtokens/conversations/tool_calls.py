@@ -41,7 +41,9 @@ def call(name: Json, arguments: Json, call_id: Json = None) -> Message:
 
 def declarations(value: Json) -> tuple[Message, ...]:
     """Tools as a list or as JSON text, each wrapped as {"type": "function", "function": {..}} or flat."""
-    tools = load_json(value, "tools", "bad_tools") if isinstance(value, str) and value.strip() else value
+    tools = value
+    if isinstance(value, str):
+        tools = load_json(value, "tools", "bad_tools") if value.strip() else None
     if not isinstance(tools or [], list):
         raise BadRow("bad_tools", f"tools must be a list, found {shown(tools)}")
     return tuple(_declaration(tool) for tool in cast(list[Json], tools or []))

@@ -41,13 +41,15 @@ def last_turn(roles: Sequence[str], turns: Turns) -> tuple[int, tuple[str, ...]]
 def checked(conversation: Conversation, turns: Turns) -> Conversation:
     """The conversation with notices on odd turns. Raises BadRow for what no template and no tokenizer can take."""
     try:
-        parts = [conversation.messages, conversation.tools]
+        parts = [conversation.messages, conversation.tools, conversation.template_kwargs]
         json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
-        detail = "a lone surrogate, or a byte that is not UTF-8, stands in the messages or the tools"
+        detail = "a lone surrogate, or a byte that is not UTF-8, stands in the messages, tools or arguments"
         raise BadRow("lone_surrogate", detail) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRow("bad_value", f"the messages or the tools hold what JSON can't: {str(error)[:80]}") from error
+        raise BadRow(
+            "bad_value", f"the messages, tools or arguments hold what JSON can't: {str(error)[:80]}"
+        ) from error
     texts = [str(message["content"]) for message in conversation.messages]
     last = conversation.messages[-1]
     if last["role"] == "user" and not texts[-1].strip():
