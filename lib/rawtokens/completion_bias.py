@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.compute as pc
 
-from .journal import journal_paths, read_rejections, write_atomically
+from .journal import journal_paths, write_atomically
 from .known_keys import KnownKeys
 from .progress_reports import read_progress
 from .prompts import prompt_batches
 from .records import Json
+from .rejections import each_rejection
 from .time_left import kaplan_meier
 
 Floats = npt.NDArray[np.float64]
@@ -65,7 +66,7 @@ def read_planned(folder: Path, samples_per_prompt: int) -> pd.DataFrame:
     samples = np.tile(np.arange(samples_per_prompt), len(prompts)).astype(str)
     rows["key"] = rows["key"].astype("str") + "/" + pd.Series(samples, dtype="str")
     there = KnownKeys.of(journal_paths(folder)).contains_each(rows["key"].tolist())
-    rejected = {item.key for item in read_rejections(folder) if item.stage == "generate"}
+    rejected = {item.key for item in each_rejection(folder) if item.stage == "generate"}
     states = np.where(rows["key"].isin(_in_flight(folder)), STATES[1], STATES[2])
     states = np.where(rows["key"].isin(rejected), STATES[3], states)
     rows["state"] = pd.Categorical(np.where(there, STATES[0], states), categories=STATES)

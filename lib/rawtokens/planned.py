@@ -11,10 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from .journal import journal_paths, read_rejections, rejection_paths
+from .journal import journal_paths, rejection_paths
 from .known_keys import KnownKeys
 from .prompts import PROMPTS, prompt_batches
 from .records import Sampling
+from .rejections import each_rejection
 from .response_columns import IdLists
 from .shards import WHOLE, Shard
 
@@ -95,7 +96,7 @@ def count_missing(folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE
 @lru_cache(maxsize=64)
 def _count_missing(folder: Path, samples_per_prompt: int, shard: Shard, _: tuple[object, ...]) -> int:
     known = KnownKeys.of(journal_paths(folder))
-    for item in read_rejections(folder):
+    for item in each_rejection(folder):
         if item.stage == "generate":
             known.add(item.key)
     planned, present = count_planned(folder, samples_per_prompt, known, shard=shard)
