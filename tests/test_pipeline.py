@@ -60,8 +60,9 @@ class Notebooks:
                 response = small_dataset.response("j#0/0", [1], start=9, seconds=1)
                 file.write(msgspec.json.encode(response) + b"\n")
         else:
-            name = {"00": "server_check.json", "03": "verified.parquet", "04": "summary.json"}[notebook.stem[:2]]
-            (folder / name).write_text("{}")
+            names = {"00": ["server_check.json"], "04": ["summary.json"]}
+            for name in names.get(notebook.stem[:2], ["verified.parquet", "audits.parquet", "audits.json"]):
+                (folder / name).write_text("{}")
         for path in (executed, report):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))

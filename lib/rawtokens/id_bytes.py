@@ -63,17 +63,15 @@ class IdBytes(msgspec.Struct, frozen=True, eq=False):
     def partners(self, ids: Sequence[int], again: Sequence[int], spans: Sequence[Span] | None = None) -> Integers:
         """For each id its place in `again`, LOST where it does not survive, (ids,).
 
-        `spans` are the pieces of text that both hold; by default the whole text, counted from its start and, where
-        the two texts differ in length, from its end as well.
+        `spans` are the pieces of text that both hold; by default the whole text or, where the two texts differ, what
+        stands before the first and behind the last difference.
         """
         one, other = np.array(ids, dtype=np.int64), np.array(again, dtype=np.int64)
         if not self.exact:
             return _outer(one, other)
         starts, starts_again = (np.append(0, np.cumsum(self.lengths[found])) for found in (one, other))
-        total, total_again = int(starts[-1]), int(starts_again[-1])
         if spans is None:
-            shift = total_again - total
-            spans = [Span(0, total, 0), *([Span(0, total, shift)] if shift else [])]
+            spans = _common_spans(self.joined(ids), self.joined(again))
         found = np.full(len(one), LOST, dtype=np.int64)
         for span in spans:
             inside = (starts[:-1] >= span.start) & (starts[1:] <= span.stop)
@@ -86,11 +84,20 @@ class IdBytes(msgspec.Struct, frozen=True, eq=False):
 
 
 def first_difference(ids: Sequence[int], again: Sequence[int]) -> int:
-    """The first place where the two differ: the length of the shorter where it begins the longer."""
+    """Where two sequences, of ids or of bytes, first differ: at the shorter's length where one begins the other."""
     shorter = min(len(ids), len(again))
-    one, other = np.array(ids[:shorter]), np.array(again[:shorter])
+    one, other = (
+        np.frombuffer(found[:shorter], dtype=np.uint8) if isinstance(found, bytes) else np.array(found[:shorter])
+        for found in (ids, again)
+    )
     different = np.flatnonzero(one != other)
     return int(different[0]) if len(different) else shorter
+
+
+def _common_spans(text: bytes, again: bytes) -> list[Span]:
+    head = first_difference(text, again)
+    tail = min(first_difference(text[::-1], again[::-1]), len(text) - head, len(again) - head)
+    return [Span(0, head, 0), Span(len(text) - tail, len(text), len(again) - tail)]
 
 
 def _outer(one: Integers, other: Integers) -> Integers:

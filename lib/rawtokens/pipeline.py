@@ -198,7 +198,7 @@ def _run(
     folder, notebook = plan.run_folder / name, plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb"
     report = folder / "reports" / f"{executed.stem}.html"
     parameters = _parameters(plan, stage, name)
-    if stage in ("00", "02"):
+    if stage in ("00", "02", "03"):
         parameters["urls"] = msgspec.json.encode(list(urls)).decode()
     started = time.monotonic()
     on_line(f"{label}: running")
@@ -259,7 +259,8 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
         own = [folder / plan.shard.file_name(JOURNAL)]
         return [folder / PROMPTS], own if plan.shard != WHOLE else journals or own
     if stage == "03":
-        return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], [folder / "verified.parquet"]
+        made = [folder / name for name in ("verified.parquet", "audits.parquet", "audits.json")]
+        return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], made
     read = [folder / name for name in (PROMPTS, "verified.parquet", "completion.json")]
     return [*read, *rejection_paths(folder), *journals], [folder / "summary.json"]
 

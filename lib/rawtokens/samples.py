@@ -1,4 +1,4 @@
-"""One decoded row a shape, to look at: prompt, reasoning, closer, answer, tool calls and stop id.
+"""One decoded row a shape and a reason, to look at: prompt, reasoning, closer, answer, tool calls and stop id.
 
 This module does not judge a row, nor does it look for the end of reasoning: verified.parquet says where it is. How
 ids become text is decoded's business.
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from .decoded import Decoder, Segment, counted, segments_html, show_segments, stands_at
 from .markers import Channels, Markers, last_position, thinking_mode
 from .records import Thinking
-from .token_statistics import SHAPES, VERDICTS, read_verified
+from .token_statistics import NO_REASON, SHAPES, VERDICTS, read_verified, reason_table
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 def read_samples(folder: Path) -> list[Sample]:
     """One row a shape, in the order of SHAPES: of the least severe verdict, the one of median output length.
 
+    Behind them the row of median length of every reason that none of those has, the most frequent reason first.
     Reads the ids of those row groups alone that hold a chosen row. Raises InputError where verified.parquet is
     missing.
     """
@@ -48,6 +49,12 @@ def read_samples(folder: Path) -> list[Sample]:
         if not group.empty:
             mildest = group[group["severity"] == group["severity"].min()].sort_values("output_tokens", kind="stable")
             chosen[int(mildest.index[(len(mildest) - 1) // 2])] = len(group)
+    shapes = rows["shape"].value_counts()
+    for reason in reason_table(rows).index.drop(NO_REASON, errors="ignore"):
+        if not any(reason in rows["reasons"].iloc[place] for place in chosen):
+            group = rows[[reason in found for found in rows["reasons"]]].sort_values("output_tokens", kind="stable")
+            place = int(group.index[(len(group) - 1) // 2])
+            chosen[place] = int(shapes[rows["shape"].iloc[place]])
     ids = _read_ids(folder / "verified.parquet", chosen)
     return [_sample(rows.iloc[place], ids[place], count) for place, count in chosen.items()]
 

@@ -53,7 +53,11 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
         window = settings.servers.max_in_flight
         sampling = {**msgspec.structs.asdict(settings.sampling), "seed": settings.sampling.seed or 0}
         return {**place, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
-    return {**place, **tokenizer} if stage == "03" else place
+    if stage == "03":
+        audit = settings.audit
+        asked = {"replay_rows": audit.replay, "rerendered_rows": audit.rerender, "audit_seed": audit.seed}
+        return {**place, **tokenizer, **servers, **asked}
+    return place
 
 
 def prompt_options(settings: RunFile, name: str) -> PromptOptions:
