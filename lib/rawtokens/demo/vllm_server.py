@@ -19,6 +19,8 @@ LAUNCHER = Path(__file__).parent / "engine_stubs" / "launch_vllm.py"
 LAUNCH_OPTIONS = ("--host", HOST, "--max-num-seqs", "64", "--enforce-eager")
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; half of the machine's memory otherwise
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would hold its worker to one core, whoever else runs there
+    "OMP_NUM_THREADS": "1",
     "VLLM_HOST_IP": HOST,
     "VLLM_NO_USAGE_STATS": "1",
     "CUDA_VISIBLE_DEVICES": "",
