@@ -54,9 +54,12 @@ class IdLists(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def from_arrow(cls, lists: pa.ListArray) -> "IdLists":
-        """View a list<int32> array without nulls."""
-        offsets = lists.offsets.to_numpy().astype(np.int64)
-        return cls(lists.flatten().to_numpy(), offsets - offsets[0])
+        """View a list<int32> array without nulls, read-only.
+
+        By DLPack: the first `to_numpy` of a process imports pandas, a second or two in which a run's loop stands.
+        """
+        offsets = np.from_dlpack(lists.offsets).astype(np.int64)
+        return cls(np.from_dlpack(lists.flatten()), offsets - offsets[0])
 
     def to_arrow(self, kind: pa.DataType) -> pa.ListArray:
         """View as list<int32> of the type `kind`; at most 2**31 - 1 ids."""
