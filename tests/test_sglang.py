@@ -62,19 +62,8 @@ def generated_ids(url: str, prompt_ids: list[int], count: int = 96) -> list[int]
 
 def test_a_server_of_the_right_model_passes_every_check(demo_server: DemoServer, demo_target: Tokenizer) -> None:
     checks = asyncio.run(server_check.check_server(demo_server.url, demo_target))
-    assert {check.check: check.status for check in checks} == {
-        "reachable": "pass",
-        "model": "pass",
-        "context": "pass",
-        "vocabulary": "warn",
-        "parsers": "pass",
-        "auto-truncate": "pass",
-        "tokenizer on the server": "pass",
-        "same ids on both sides": "pass",
-        "generates from ids": "pass",
-        "thinking is closed": "pass",
-        "stop id is kept": "pass",
-    }
+    assert [check.check for check in checks if check.status != "pass"] == ["vocabulary"]  # SGLang does not tell it
+    assert len(checks) == 16
 
 
 def test_the_weight_version_of_a_record_is_that_of_the_weights(demo_server: DemoServer, demo_folder: Path) -> None:

@@ -10,7 +10,8 @@ import httpx
 import msgspec
 import pandas as pd
 
-from .engines.answers import Failure, error_text
+from .answer_checks import first_difference, tokenizer_check
+from .engines.answers import Answer, Failure, error_text
 from .errors import ServerError
 from .markers import last_position
 from .records import Json
@@ -81,7 +82,8 @@ async def ask_both_ways(
 ) -> TwoVoices:
     """Ask one question at temperature 0 through the engine's own route and through /v1/chat/completions.
 
-    Raises nothing where one of them fails: the answer says so. A chat endpoint that fails is no fault of a server
+    Raises nothing where one of them fails: the answer says so. Nothing is asked with the ids of another model's
+    tokenizer, which can kill a server. A chat endpoint that fails is no fault of a server
     that is to capture ids; one that takes no ids is told by the table of checks.
     """
     messages: list[dict[str, Json]] = [{"role": "user", "content": question}]
@@ -101,7 +103,13 @@ async def ask_both_ways(
         return TwoVoices(prompt_ids=prompt_ids, ids_problem=problem, chat_problem=problem)
     async with generate_client(4, api_key=api_key, transport=transport) as client:
         server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
-        answer = (await ask(server, prompt_ids, max_new_tokens=max_new_tokens)).answer
+        text = tokenizer.render(messages, tools=tools, template_kwargs=template_kwargs)
+        same = await tokenizer_check(server, prompt_ids, text)
+        answer: Answer | Failure = Failure(
+            reason="another tokenizer, so nothing was asked", detail=same.seen, next="stop"
+        )
+        if same.status != "fail":
+            answer = (await ask(server, prompt_ids, max_new_tokens=max_new_tokens)).answer
         said, chat_problem = await _chat(server, {"model": facts.served_name or "default", **body})
     message = said.choices[0].message
     ids, problem = ([], f"{answer.reason}: {answer.detail}") if isinstance(answer, Failure) else (answer.ids(), "")
@@ -198,8 +206,7 @@ def parser_takeaway(plain: TwoVoices, parsed: TwoVoices) -> str:
         return f"No ids to compare: {plain.ids_problem or parsed.ids_problem}."
     if plain.output_ids == parsed.output_ids:
         return f"Both servers gave the same {len(plain.output_ids)} ids: the parsers changed the chat text and no id."
-    pairs = zip(plain.output_ids, parsed.output_ids, strict=False)
-    place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain.output_ids), len(parsed.output_ids)))
+    place = first_difference(plain.output_ids, parsed.output_ids)
     return f"The ids part at position {place}: greedy answers of two servers may, where the next ids are nearly tied."
 
 

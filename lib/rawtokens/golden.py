@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from .answer_checks import first_difference, thinking_check
+from .answer_checks import first_difference, thinking_check, tokenizer_check
 from .channel_segments import segment_outputs
 from .check_table import Check, without_secret
 from .decoded import Segment, counted
@@ -56,7 +56,10 @@ async def ask_golden(
         facts = await facts_of([url], api_key=api_key, transport=transport)
         async with generate_client(1, api_key=api_key, transport=transport) as client:
             server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
-            answer = (await ask(server, prompt_ids, max_new_tokens=GOLDEN_NEW_IDS)).answer
+            same = await tokenizer_check(
+                server, prompt_ids, tokenizer.render(messages, template_kwargs=template_kwargs)
+            )
+            answer = await _answer(server, prompt_ids, same)
     except ServerError as error:
         answer = Failure(reason="unreachable", detail=str(error), next="stop")
     if isinstance(answer, Failure):
@@ -74,6 +77,13 @@ async def ask_golden(
         Check(check="golden split", status="pass", seen=f"{counted(len(ids), 'id')}: {split}{real}"),
     ]
     return Golden(checks=without_secret(checks, api_key), segments=segments)
+
+
+async def _answer(server: Connection, prompt_ids: list[int], same: Check) -> Answer | Failure:
+    """The answer; nothing is asked where the tokenizer is another model's, whose ids can kill a server."""
+    if same.status == "fail":
+        return Failure(reason="another_tokenizer", detail=same.seen, next="stop")
+    return (await ask(server, prompt_ids, max_new_tokens=GOLDEN_NEW_IDS)).answer
 
 
 def segment_lines(golden: Golden, tokenizer: Tokenizer, *, api_key: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import httpx
 
 from . import servers
-from .answer_checks import answer_checks, first_difference, tokenizer_check
+from .answer_checks import answer_checks, first_difference, not_asked, tokenizer_check
 from .check_table import (
     Check,
     checks_table,
@@ -92,7 +92,9 @@ async def _check_one(
         server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
         text = tokenizer.render(messages, template_kwargs=template_kwargs)
         same = await tokenizer_check(server, prompt_ids, text)
-        asked, ids = await answer_checks(server, prompt_ids)
+        asked, ids = [not_asked("generates from ids")], list[int]()
+        if same.status != "fail":
+            asked, ids = await answer_checks(server, prompt_ids)
     return [*fact_checks(facts, tokenizer), same, *asked], ids
 
 
