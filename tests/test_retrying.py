@@ -420,10 +420,11 @@ def test_what_was_retried_is_on_record_before_anything_moves(run: Run) -> None:
 
 
 def test_the_reasons_of_generation_are_those_in_its_source() -> None:
-    sources = [ROOT / "lib/rawtokens" / name for name in ("engines/sglang.py", "asking.py", "generation.py")]
+    lib = ROOT / "lib/rawtokens"
+    sources = [*(lib / "engines").glob("*.py"), lib / "asking.py", lib / "generation.py"]
     text = "".join(path.read_text() for path in sources)
-    named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection"}  # the other half of a condition
-    stopping = {"nan_weights", "key_refused", "no_generate_route", "weight_version_differs"}
+    named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection", "server_died"}  # halves of a condition
+    stopping = {"nan_weights", "key_refused", "no_generate_route", "no_token_ids", "weight_version_differs"}
     assert named - stopping == set(GENERATION_REASONS)
 
 

@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from rawtokens import servers
-from rawtokens.engines.answers import Failure, ServerFacts
+from rawtokens.engines.answers import Failure, Next, ServerFacts
 from rawtokens.errors import ServerError
 from rawtokens.servers import Asked, Server
 from rawtokens.transport import CONNECT_SECONDS
@@ -173,6 +173,38 @@ def test_a_full_queue_shrinks_the_window_and_answers_let_it_grow_again(clock: li
     for _ in range(3):
         one.answered()
     assert one.room == 4
+
+
+def test_breakdowns_with_few_answers_between_shrink_the_window_and_others_do_not(clock: list[float]) -> None:
+    _, (one,) = pool_of(ONE, window=64)
+    rooms = []
+    for answers in (64, 63, 0, 0, 0):
+        for _ in range(answers):
+            one.finished(1, 1.0)
+        for _ in range(64):
+            one.failed(GONE)
+        rooms.append(one.room)
+        clock[0] += servers.LONGEST_REST
+        one.failed(GONE)  # a probe while it is down is no other breakdown
+        one.answered()
+    assert rooms == [64, 16, 4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "next_", "told"),
+    [
+        ("connection", "wait", True),
+        ("timeout", "wait", True),
+        ("http_502", "wait", True),
+        ("http_504", "wait", True),
+        ("http_503", "wait", False),
+        ("http_429", "wait", False),
+        ("connection", "retry", False),
+        ("bad_request", "reject", False),
+    ],
+)
+def test_a_full_queue_and_an_answer_are_no_breakdown(reason: str, next_: Next, told: bool) -> None:
+    assert servers.broke_down(Failure(reason=reason, detail="d", next=next_)) is told
 
 
 def test_servers_are_lost_only_where_none_is_well_and_none_works(clock: list[float]) -> None:

@@ -49,9 +49,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Asker:
     """Asks on behalf of one run; every method ends in an answer or a Failure, whatever the wire does."""
 
-    def __init__(self, post: Post, target: Target, *, api_key: str) -> None:
+    def __init__(self, post: Post, target: Target, *, api_key: str, weight_version: str | None = None) -> None:
+        """`weight_version` is that of the answers that are there; where nothing tells it, the first answer does."""
         self._post, self._target, self._api_key = post, target, api_key
         self._engine = engine_of(target.facts)
+        self._weights = target.facts.weight_version or weight_version
         self._probes: dict[str, asyncio.Task[Failure | None]] = {}
 
     async def ask(self, server: Server, request: Request, attempt: int) -> ResponseLine | Failure:
@@ -139,10 +141,13 @@ class Asker:
         )
 
     def _judge(self, status: int, content: bytes, sent: Sent) -> Answer | Failure:
-        expected = self._target.facts.weight_version
         outcome = self._engine.parse(status, content, sent, self._api_key)
-        if isinstance(outcome, Answer) and expected is not None and outcome.weight_version != expected:
-            detail = f"the run began with weights {expected!r}, this answer is by {outcome.weight_version!r}"
+        if not isinstance(outcome, Answer):
+            return outcome
+        if self._weights is None:
+            self._weights = outcome.weight_version
+        if outcome.weight_version != self._weights:
+            detail = f"the run began with weights {self._weights!r}, this answer is by {outcome.weight_version!r}"
             return Failure(reason="weight_version_differs", detail=detail, next="stop")
         return outcome
 

@@ -18,19 +18,21 @@ import httpx
 import msgspec
 
 from .asking import ABORT_SECONDS, Asker, Target
+from .engines.answers import Failure
 from .errors import RunStopped
 from .given_up import GivenUp, stopped_by
-from .journal import JOURNAL, Journal, open_journal, read_rejections, write_rejections
+from .journal import JOURNAL, Journal, open_journal, read_rejections, recorded_weights, write_rejections
 from .own_loop import in_own_loop
 from .planned import Request, count_planned, planned_requests
 from .progress import Progress, Tally
 from .records import Rejection, ResponseLine
-from .servers import DEFAULT_WINDOW, Server, ServerPool, spread
+from .servers import DEFAULT_WINDOW, Server, ServerPool, broke_down, spread
 from .transport import allow_connections, open_post
 
 __all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 
 MAXIMUM_TRIES = 5
+MAXIMUM_BREAKDOWNS = 6  # of 64 rows in flight with one that kills its server, one more gets there once in 1,000
 RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
 _REPORT_SECONDS = 3.0
 
@@ -111,7 +113,8 @@ class _Run:
             samples, known = target.sampling.samples_per_prompt, self.journal.known_keys
             self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
             async with open_post(api_key=self.api_key, transport=self.transport) as post:
-                self.asker = Asker(post, target, api_key=self.api_key)
+                weights = recorded_weights(self.folder)
+                self.asker = Asker(post, target, api_key=self.api_key, weight_version=weights)
                 self.given_up = GivenUp(self.asker, self.rejections)
                 await self.work_through(connections)
         return self.at_end or self.progress()
@@ -157,7 +160,7 @@ class _Run:
 
     async def answer(self, request: Request) -> None:
         """One request to its record or its rejection."""
-        attempt = 1
+        attempt, breakdowns = 1, 0
         while (server := await self.choose(request)) is not None:
             outcome = await self.asker.ask(server, request, attempt)
             if isinstance(outcome, ResponseLine):
@@ -167,6 +170,10 @@ class _Run:
             # A route that was there is gone for the moment: a proxy whose backend restarts says 404.
             if outcome.next == "wait" or (outcome.reason == "no_generate_route" and server.proven):
                 server.failed(outcome)
+                breakdowns += broke_down(outcome)
+                if breakdowns == MAXIMUM_BREAKDOWNS:
+                    await self.given_up.add(server, request, _breaks_servers(outcome))
+                    return
                 continue
             server.answered()
             if outcome.next == "stop":
@@ -192,7 +199,7 @@ class _Run:
                 if failure.next == "stop" and not server.proven:
                     raise stopped_by(server, failure)
                 server.failed(failure)
-            else:
+            elif server.failures:  # of many that waited for the same probe one says so, then all look for room
                 server.answered()
         return None
 
@@ -266,3 +273,10 @@ class _Run:
             await asyncio.sleep(_REPORT_SECONDS)
             self.write_rejections()
             self.tell(self.progress())
+
+
+def _breaks_servers(last: Failure) -> Failure:
+    """Why a row is given up that was in flight at one breakdown after another, while the server was well between."""
+    reason = "server_died" if last.reason == "connection" else last.reason
+    detail = f"in flight when its server broke down, {MAXIMUM_BREAKDOWNS} times; the last: {last.detail}"
+    return Failure(reason=reason, detail=detail, next="wait")

@@ -129,6 +129,12 @@ def read_responses(path: Path) -> Iterator[Response]:
     return read_records(path, Response)
 
 
+def recorded_weights(folder: Path) -> str | None:
+    """The weight version of a data set's first record; None where there is none."""
+    first = next((item for path in journal_paths(folder) for item in read_responses(path)), None)
+    return first.weight_version if first else None
+
+
 def read_records(path: Path, kind: type[_Record]) -> Iterator[_Record]:
     """A journal's whole lines as `kind`, a Struct with some of Response's fields. Raises as `read_responses` does."""
     return _records(path, _whole_lines(path), kind)

@@ -20,11 +20,12 @@ CHOSEN_BY_CONTENT = (
     "loop",
     "never_closed",
     "open_tool_section",
+    "server_died",
     "timeout",
     "truncated_in_answer",
     "truncated_in_thinking",
 )
-"""Reasons that depend on how long an answer is or what it says; a timeout takes the longest."""
+"""Reasons that depend on how long an answer is or what it says; a timeout or a death takes the longest."""
 
 
 class RetriedRows(msgspec.Struct, frozen=True, kw_only=True):

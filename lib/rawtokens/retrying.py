@@ -53,6 +53,7 @@ GENERATION_REASONS = (
     "id_out_of_vocabulary",
     "malformed_answer",
     "prompt_tokens_differ",
+    "server_died",
     "stop_id_missing",
     "timeout",
 )

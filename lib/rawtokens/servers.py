@@ -27,6 +27,8 @@ UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
 
 DEFAULT_WINDOW = 64
 LONGEST_REST = 15.0
+_FULL = ("http_429", "http_503")  # it is well, but takes no more
+_BROKEN = ("connection", "timeout")
 _SILENT_SECONDS = 300.0
 _SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
 _SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
@@ -44,6 +46,11 @@ class Asked(NamedTuple):
     at: float
 
 
+def broke_down(failure: Failure) -> bool:
+    """Whether it tells of a server, or of the backend of a proxy, that broke down with the request in flight."""
+    return failure.next == "wait" and failure.reason not in _FULL
+
+
 class Server:
     """What a run knows of one server; all times are seconds on the monotonic clock."""
 
@@ -55,7 +62,8 @@ class Server:
         self.failure: Failure | None = None  # the last one
         self.proven = False  # whether it gave a good answer in this run
         self.given_up: list[Rejection] = []  # rows without a good answer of any row since
-        self.room = window  # at the most; less after it said that its queue is full
+        self.room = window  # at the most; less after it said that its queue is full, or broke down again and again
+        self._finished = 0  # good answers since it broke down
         self._slowest = min(_SLOWEST_IDS_A_SECOND, _SLOWEST_SERVER / window)
         self._longest = 0.0
 
@@ -68,6 +76,7 @@ class Server:
     def finished(self, ids: int, seconds: float) -> None:
         """It gave a good answer of so many ids."""
         self.proven = True
+        self._finished += 1
         self._longest = max(self._longest, seconds)
         if ids >= _RATED_IDS:
             self._slowest = min(self._slowest, 0.25 * ids / seconds)
@@ -76,11 +85,19 @@ class Server:
         """Let it rest, longer with each failure in a row."""
         self.failed_at = time.monotonic()
         self.failure = failure
-        if failure.reason in ("http_429", "http_503"):
+        if failure.reason in _FULL:
             self.room = max(1, len(self.asked))
         if self.resting_until <= self.failed_at:
+            if not self.failures and failure.reason in _BROKEN:
+                self._broke_down()
             self.failures += 1
             self.resting_until = self.failed_at + min(LONGEST_REST, 0.5 * 2**self.failures)
+
+    def _broke_down(self) -> None:
+        """With few good answers between, a row may be what breaks it: of fewer at once, fewer go down with that one."""
+        if self._finished < self.window:
+            self.room = max(1, self.room // 4)
+        self._finished = 0
 
     def patience(self, max_new_tokens: int) -> float:
         """For how many seconds a request may be silent: a long generation says nothing until it ends.

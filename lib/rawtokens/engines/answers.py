@@ -128,6 +128,7 @@ def check_ids(text: bytes, *, completion_tokens: int, vocabulary_size: int) -> t
 
 def http_failure(status: int, detail: str, *, context_words: Sequence[str]) -> Failure:
     """The failure of an HTTP status other than 200; a 400 with one of `context_words` is a prompt that is too long."""
+    detail = detail or f"HTTP {status} without a word"
     if status in (401, 403):
         return Failure(reason="key_refused", detail=detail, next="stop")
     if status == 400 and any(words in detail for words in context_words):

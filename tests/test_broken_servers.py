@@ -1,0 +1,164 @@
+"""Servers that break down, and the row that breaks them: what is in flight at a death is not at fault for it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rawtokens.engines.answers import ServerFacts
+from rawtokens.errors import RunStopped
+from rawtokens.generation import MAXIMUM_BREAKDOWNS, MAXIMUM_TRIES, Progress, Target, generate
+from rawtokens.journal import JOURNAL, read_keys, read_rejections
+from rawtokens.records import PROMPTS_SCHEMA, Sampling
+
+URL = "http://one:30000"
+END = 163586
+POISON = 999
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 0.005)
+
+
+def write_prompts(folder: Path, numbers: list[int]) -> None:
+    row: dict[str, object] = {"turn": 0, "prompt_tokens": 2, "thinking": "opened", "messages": "[]", "tools": "[]"}
+    row |= {"template_kwargs": "{}", "notices": []}
+    rows = [{"key": f"{number}#0", "source_id": str(number), "prompt_ids": [7, number], **row} for number in numbers]
+    pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA), folder / "prompts.parquet")
+
+
+def answer(sent: dict[str, list[int]], weight_version: str = "default") -> httpx.Response:
+    meta = {"id": sent["rid"], "finish_reason": {"type": "stop", "matched": END}, "weight_version": weight_version}
+    meta |= {"prompt_tokens": len(sent["input_ids"]), "completion_tokens": 2}
+    return httpx.Response(200, json={"output_ids": [5, END], "meta_info": meta})
+
+
+class Dying:
+    """Is killed by a poisoned prompt, takes along whatever is in flight, and is back after four refused connections."""
+
+    def __init__(self, broken: Callable[[httpx.Request], httpx.Response]) -> None:
+        self.broken = broken
+        self.deaths = 0
+        self.refuses = 0
+        self.dead = asyncio.Event()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/generate":
+            return httpx.Response(200)
+        if self.refuses:
+            self.refuses -= 1
+            raise httpx.ConnectError("refused")
+        sent, life = json.loads(request.content), self.dead
+        if sent["input_ids"][1:] == [POISON]:
+            await asyncio.sleep(0.002)
+            if not life.is_set():
+                self.die()
+        try:
+            async with asyncio.timeout(0.01 if len(sent["input_ids"]) > 1 else 0.0):
+                await life.wait()
+        except TimeoutError:
+            return answer(sent)
+        return self.broken(request)
+
+    def die(self) -> None:
+        self.deaths += 1
+        self.refuses = 4
+        self.dead.set()
+        self.dead = asyncio.Event()
+
+
+def reset(_: httpx.Request) -> httpx.Response:
+    raise httpx.ReadError("reset")
+
+
+def bad_gateway(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(502, text="upstream closed")
+
+
+def run(folder: Path, broken: Callable[[httpx.Request], httpx.Response], *, window: int) -> tuple[Progress, int]:
+    async def everything() -> tuple[Progress, int]:
+        server = Dying(broken)
+        work = generate(folder, target(patience_seconds=60.0), window=window, transport=httpx.MockTransport(server))
+        return await work, server.deaths
+
+    return asyncio.run(everything())
+
+
+def target(**changes: object) -> Target:
+    settings: dict[str, object] = {
+        "urls": (URL,),
+        "sampling": Sampling(max_new_tokens=16),
+        "stop_ids": (END,),
+        "vocabulary_size": 163840,
+        "fingerprint": "f" * 16,
+        "patience_seconds": 0.0,
+    }
+    return Target(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [1, 16])
+@pytest.mark.parametrize(("broken", "reason"), [(reset, "server_died"), (bad_gateway, "http_502")])
+def test_a_row_that_breaks_its_server_each_time_is_rejected_and_its_neighbours_are_not(
+    tmp_path: Path, broken: Callable[[httpx.Request], httpx.Response], reason: str, window: int
+) -> None:
+    numbers = [*range(60), POISON]
+    write_prompts(tmp_path, numbers)
+    progress, deaths = run(tmp_path, broken, window=window)
+    assert [(item.key, item.reason) for item in read_rejections(tmp_path)] == [(f"{POISON}#0/0", reason)]
+    assert sorted(read_keys(tmp_path / JOURNAL)) == sorted(f"{number}#0/0" for number in range(60))
+    assert (progress.done, progress.rejected) == (60, 1)
+    assert MAXIMUM_BREAKDOWNS <= deaths < MAXIMUM_BREAKDOWNS + MAXIMUM_TRIES  # back at once, a death counts as a try
+
+
+def test_where_every_row_breaks_the_server_the_run_stops_and_rejects_none(tmp_path: Path) -> None:
+    write_prompts(tmp_path, [POISON])
+    rows = pq.read_table(tmp_path / "prompts.parquet").to_pylist()
+    many = [{**rows[0], "key": f"{number}#0", "source_id": str(number)} for number in range(30)]
+    pq.write_table(pa.Table.from_pylist(many, schema=PROMPTS_SCHEMA), tmp_path / "prompts.parquet")
+    with pytest.raises(RunStopped, match=r"20 rows in a row no good answer \(server_died"):
+        run(tmp_path, reset, window=4)
+    assert read_rejections(tmp_path) == []
+
+
+def weights(folder: Path, versions: list[str], facts: ServerFacts) -> Progress:
+    """A run whose answers are by these weights, one after the other, then by the last."""
+    left = list(versions)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        return answer(json.loads(request.content), left.pop(0) if len(left) > 1 else left[0])
+
+    return asyncio.run(generate(folder, target(facts=facts), window=1, transport=httpx.MockTransport(handle)))
+
+
+@pytest.mark.parametrize("told", [None, "first"])
+def test_weights_that_change_during_a_run_stop_it_whether_or_not_the_server_tells_its_own(
+    tmp_path: Path, told: str | None
+) -> None:
+    write_prompts(tmp_path, [*range(4)])
+    with pytest.raises(RunStopped, match="began with weights 'first', this answer is by 'second'"):
+        weights(tmp_path, ["first", "first", "second"], ServerFacts(weight_version=told))
+    assert len(list(read_keys(tmp_path / JOURNAL))) == 2
+
+
+def test_weights_that_changed_between_two_runs_stop_the_second_where_nothing_else_tells(tmp_path: Path) -> None:
+    write_prompts(tmp_path, [*range(4)])
+    weights(tmp_path, ["first"], ServerFacts())
+    write_prompts(tmp_path, [*range(6)])
+    with pytest.raises(RunStopped, match="began with weights 'first', this answer is by 'second'"):
+        weights(tmp_path, ["second"], ServerFacts())
+    assert len(list(read_keys(tmp_path / JOURNAL))) == 4
+    assert weights(tmp_path, ["first"], ServerFacts()).done == 2
+
+
+def test_a_redirect_is_told_by_its_number(tmp_path: Path) -> None:
+    write_prompts(tmp_path, [1])
+    moved = httpx.MockTransport(lambda _: httpx.Response(301, headers={"Location": "https://elsewhere/"}))
+    with pytest.raises(RunStopped, match="no_generate_route: HTTP 301 without a word"):
+        asyncio.run(generate(tmp_path, target(), transport=moved))
