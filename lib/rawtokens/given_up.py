@@ -48,7 +48,7 @@ class GivenUp:
             failure = refusal
         raise RunStopped(
             f"{server.url} gave {len(held)} rows in a row no good answer ({failure.reason}: {failure.detail}); none of "
-            "them is rejected: see that it is SGLang's own address and that max_new_tokens fits its context "
+            "them is rejected: see that it is the engine's own address and that max_new_tokens fits its context "
             "(notebook 00 checks a server), then run the same command"
         )
 
