@@ -35,7 +35,8 @@ def write_prompts(folder: Path, numbers: list[int]) -> None:
 
 
 def answer(sent: dict[str, list[int]], weight_version: str = "default") -> httpx.Response:
-    meta = {"id": sent["rid"], "finish_reason": {"type": "stop", "matched": END}, "weight_version": weight_version}
+    meta: dict[str, object] = {"id": sent["rid"]}
+    meta |= {"finish_reason": {"type": "stop", "matched": END}, "weight_version": weight_version}
     meta |= {"prompt_tokens": len(sent["input_ids"]), "completion_tokens": 2}
     return httpx.Response(200, json={"output_ids": [5, END], "meta_info": meta})
 
