@@ -29,6 +29,7 @@ from rawtokens.errors import InputError, ServerError
 ENGINE = """#!{python}
 import http.server, json, os, runpy, subprocess, sys, time
 
+sys.path.insert(0, os.path.dirname(sys.argv[1]))  # as for the script that Python is given
 runpy.run_path(sys.argv[1])["watch_lifeline"]()
 options = sys.argv[2:]
 print("options", " ".join(options), flush=True)
@@ -68,7 +69,8 @@ def engine(tmp_path: Path) -> Path:
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_text("{}")
     return folder
 
 
@@ -249,10 +251,11 @@ def test_the_foreground_command_reports_a_server_that_dies(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_other_weights_are_another_weight_version(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"one")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_other_weights_are_another_weight_version(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"one")
     first = weight_version(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"two")
+    (tmp_path / name).write_bytes(b"two")
     assert re.fullmatch("[0-9a-f]{12}", first)
     assert weight_version(tmp_path) != first
 
@@ -260,6 +263,22 @@ def test_other_weights_are_another_weight_version(tmp_path: Path) -> None:
 def test_a_folder_without_a_model_is_named(engine: Path, tmp_path: Path, port: int) -> None:
     with pytest.raises(InputError, match=r"nowhere holds no model.*rawtokens demo-model"):
         launch_demo_server(tmp_path / "nowhere", engine_python=engine, port=port, log_path=tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("config.json", "no config: config.json"),
+        ("model.safetensors", r"no weights: \*.safetensors or \*.bin"),
+        ("tokenizer.json", "no tokenizer: tokenizer.json"),
+    ],
+)
+def test_what_a_folder_lacks_to_be_a_model_is_named(
+    missing: str, words: str, engine: Path, model: Path, port: int, tmp_path: Path
+) -> None:
+    (model / missing).unlink()
+    with pytest.raises(InputError, match=rf"model holds no model \({words}"):
+        launch_demo_server(model, engine_python=engine, port=port, log_path=tmp_path / "log")
 
 
 def test_the_engine_is_looked_for_in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:

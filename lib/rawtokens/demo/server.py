@@ -44,6 +44,12 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+# What an engine loads: a file of each line has to be there.
+MODEL_FILES = {
+    "config": ("config.json",),
+    "weights": ("*.safetensors", "*.bin", "*.pt"),
+    "tokenizer": ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json"),
+}
 INHERITED_TRAPS = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
 
 
@@ -144,10 +150,12 @@ def launch_demo_server(
     InputError for a folder without a model, a missing engine, or an occupied port.
     """
     python = engine_python or find_engine_python()
-    if not (model_directory / "config.json").exists():
-        raise InputError(
-            f"{model_directory} holds no model (no config.json); write the demo's with `rawtokens demo-model DIR`"
-        )
+    for kind, names in MODEL_FILES.items():
+        if not any(next(model_directory.glob(name), None) for name in names):
+            raise InputError(
+                f"{model_directory} holds no model (no {kind}: {' or '.join(names)}); name the folder of a Hugging "
+                "Face model, or write the demo's with `rawtokens demo-model DIR`"
+            )
     port, reservation = reserve_port(port, tries=PORTS_TRIED if other_port_allowed else 1)
     model = str(model_directory.resolve())
     version = ["--weight-version", weight_version(model_directory)]
@@ -196,7 +204,7 @@ def _launched(
 def weight_version(model_directory: Path) -> str:
     """A name for a folder's weights, by their content: a run must not go on with others under the same path."""
     digest = hashlib.sha256()
-    for path in sorted(model_directory.glob("*.safetensors")):
+    for path in sorted(path for name in MODEL_FILES["weights"] for path in model_directory.glob(name)):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:12]
