@@ -63,6 +63,8 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
         (SMALLEST + "sampling: {max_new_tokens: 0}\n", "max_new_tokens is 0"),
         (SMALLEST + "sampling: {seed: 0}\n", "seed is 0; expected 1 or more, or null for none"),
         (SMALLEST + "sampling: {samples_per_prompt: 0}\n", "samples_per_prompt is 0"),
+        (SMALLEST.replace("org/model", "org/model, markers: {}"), "missing required field `turn_end`"),
+        (SMALLEST.replace("org/model", "org/model, markers: {turn_end: E, opener: O}"), "opener but no closer"),
         (SMALLEST + "servers: {urls: []}\n", "name one server at least"),
         (SMALLEST + "servers: {max_in_flight: many}\n", "'many'; expected a positive number or auto"),
         (SMALLEST.replace("prompts.json", "p.json, turns: each"), "turns of B1 is 'each'"),
@@ -91,6 +93,15 @@ def test_a_wrong_run_file_is_refused_by_name(tmp_path: Path, text: str, words: s
     with pytest.raises(InputError, match=words) as caught:
         load_run_file(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_markers_of_a_model_of_no_known_family_reach_every_stage_that_loads_the_tokenizer(tmp_path: Path) -> None:
+    given = SMALLEST.replace("org/model", 'org/model, markers: {turn_end: "<|im_end|>"}')
+    settings = load_run_file(write(tmp_path, given))
+    for stage in ("00", "01", "03"):
+        found = stage_parameters(settings, stage, "B1", folder=tmp_path)["markers"]
+        assert found == '{"turn_end":"<|im_end|>","opener":"","closer":""}'
+    assert stage_parameters(load_run_file(write(tmp_path, SMALLEST)), "01", "B1", folder=tmp_path)["markers"] == ""
 
 
 def test_one_server_in_several_spellings_is_one_server(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils import chat_template_utils
 
+from rawtokens import prompt_workers
 from rawtokens.demo.vocabulary import chat_template, control_names, rank_bytes
 from rawtokens.errors import InputError, TokenizerError
 from rawtokens.records import Json
@@ -60,6 +61,27 @@ def test_markers_and_identity_of_kimi_are_found(target: Tokenizer) -> None:
     ]
     assert len(target.identity["tokenizer_sha256"]) == 64
     assert "/" not in target.identity["tokenizer"]
+
+
+def test_given_markers_take_the_place_of_a_family_here_and_in_every_process(small_folder: Path) -> None:
+    target = load_tokenizer(str(small_folder), markers='{"turn_end": "[EOS]"}')
+    markers = target.markers
+    assert (markers.family, markers.opener, markers.closer, markers.turn_ends) == ("given", (), (), (257,))
+    assert prompt_workers._load(target.source).markers == markers
+
+
+@pytest.mark.parametrize(
+    ("markers", "words"),
+    [
+        ("turn_end", "markers is 'turn_end'.*expected JSON like"),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"turn_end": "[EOS]", "closer": "x"}', "markers give closer but no opener"),
+        ('{"turn_end": "[EOS]", "stop": "x"}', "unknown field `stop`"),
+    ],
+)
+def test_markers_that_are_none_are_refused(markers: str, words: str, small_folder: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        load_tokenizer(str(small_folder), markers=markers)
 
 
 def test_the_vocabulary_bound_is_the_model_configs(copied: Callable[..., Path]) -> None:
