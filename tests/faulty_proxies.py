@@ -5,7 +5,7 @@ which answers as SGLang 0.5.23 does, for tests that need no engine.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -22,8 +22,14 @@ Fault = Callable[[str, dict[str, Any]], dict[str, Any] | httpx.Response | None]
 class PatientServer(httpx.AsyncBaseTransport):
     """A faithful server: it stops at the ids it is given, counts, and returns the prompt's ids where it is asked to."""
 
-    def __init__(self, tokenizer: Tokenizer, answer: list[int] | None = None, **facts: object) -> None:
-        self.tokenizer, self.answer, self.facts = tokenizer, answer or ANSWER, facts
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        answer: list[int] | None = None,
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        self.tokenizer, self.answer, self.facts = tokenizer, answer or ANSWER, facts or {}
         self.asked: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -37,7 +43,7 @@ class PatientServer(httpx.AsyncBaseTransport):
             return self.generated(json.loads(request.content))
         if path == "/v1/chat/completions":
             return httpx.Response(200, json={"choices": [{"message": {"content": "4", "reasoning_content": None}}]})
-        told = {
+        told: dict[str, dict[str, Any]] = {
             "/model_info": {"model_path": "/models/demo", "weight_version": "default"},
             "/server_info": {"version": "0.5.23", "allow_auto_truncate": False, "skip_tokenizer_init": False},
             "/v1/models": {"data": [{"id": "demo", "max_model_len": CONTEXT}]},

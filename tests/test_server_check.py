@@ -155,7 +155,7 @@ def test_a_router_that_drops_what_it_does_not_know_is_a_warning(target: Tokenize
 
 @pytest.mark.parametrize("size", [32000, 163841])
 def test_another_vocabulary_fails(target: Tokenizer, size: int) -> None:
-    assert check(target, PatientServer(target, vocab_size=size))["vocabulary"].status == "fail"
+    assert check(target, PatientServer(target, facts={"vocab_size": size}))["vocabulary"].status == "fail"
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
@@ -219,7 +219,7 @@ def test_auto_truncate_is_found_by_what_the_server_does(target: Tokenizer) -> No
     assert found["auto-truncate"].status == "warn"
     assert found["auto-truncate"].seen.startswith("on: ")
     assert status(found, "fail") == []
-    told = check(target, PatientServer(target, allow_auto_truncate=True))["auto-truncate"]
+    told = check(target, PatientServer(target, facts={"allow_auto_truncate": True}))["auto-truncate"]
     assert (told.status, told.seen) == ("warn", "on: long prompts are cut without a word")
 
 
@@ -253,12 +253,22 @@ def test_servers_of_one_run_are_held_against_the_first(target: Tokenizer) -> Non
         return found["http://two:1"][-1]
 
     assert pair(PatientServer(target)).status == "pass"
-    other = pair(PatientServer(target, version="0.5.20"))
+    other = pair(PatientServer(target, facts={"version": "0.5.20"}))
     assert (other.status, other.seen[:17]) == ("fail", "version is '0.5.2")
     early = pair(PatientServer(target, answer=[1008, 5, *ANSWER[2:]]))
     assert (early.status, "position 1," in early.seen) == ("warn", True)
     late = pair(PatientServer(target, answer=[*ANSWER[:14], 5, *ANSWER[15:]]))
     assert (late.status, "position 14," in late.seen) == ("pass", True)
+
+
+def test_a_first_server_that_is_gone_is_its_own_failure_alone(target: Tokenizer) -> None:
+    class Second(PatientServer):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            return refuse() if request.url.host == "one" else await super().handle_async_request(request)
+
+    found = asyncio.run(check_servers([URL, "http://two:1"], target, transport=Second(target)))
+    assert [item.check for item in found[URL]] == ["reachable"]
+    assert [item.check for item in found["http://two:1"]] == ALL
 
 
 def answer_of(ids: list[int], *, matched: int | None = None, finish: Literal["stop", "length"] = "stop") -> Answer:
@@ -327,10 +337,18 @@ def test_an_echo_that_does_not_come_is_a_doubt() -> None:
     assert (cut.status, cut.seen) == ("fail", "2 ids were sent, 1 came back, other ones from position 1 on")
 
 
+PLANTED: dict[str, object] = {
+    "api_key": KEY,
+    "launch_command": f"--api-key {KEY}",
+    "internal_states": [{"api_key": KEY}],
+    "version": f"0.5.23+{KEY}",
+    "reasoning_parser": KEY,
+    "tool_call_parser": f"p{KEY}",
+}
+
+
 def test_a_key_that_a_server_tells_reaches_neither_table_nor_file(target: Tokenizer, tmp_path: Path) -> None:
-    planted = {"api_key": KEY, "launch_command": f"--api-key {KEY}", "internal_states": [{"api_key": KEY}]}
-    named = {"version": f"0.5.23+{KEY}", "reasoning_parser": KEY, "tool_call_parser": f"p{KEY}"}
-    told = PatientServer(target, **planted, **named)
+    told = PatientServer(target, facts=PLANTED)
     repeats = Proxy(told, question=lambda path, _: httpx.Response(500, text=KEY) if path == "/tokenize" else None)
     for transport in (told, repeats):
         checks = asyncio.run(check_server(URL, target, api_key=KEY, transport=transport))
@@ -341,6 +359,29 @@ def test_a_key_that_a_server_tells_reaches_neither_table_nor_file(target: Tokeni
     assert without_secret([Check(check="c", status="warn", seen=KEY, to_do=KEY)], KEY) == [
         Check(check="c", status="warn", seen="[secret]", to_do="[secret]")
     ]
+
+
+@pytest.mark.parametrize("chat_alone", [False, True])
+def test_the_command_shows_no_key_and_exits_with_1_on_a_failure(
+    target: Tokenizer,
+    kimi_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    chat_alone: bool,
+) -> None:
+    transport = Proxy(PatientServer(target, facts=PLANTED), question=chat_only if chat_alone else None)
+    monkeypatch.setattr("rawtokens.servers.AiohttpTransport", lambda **_: transport)
+    monkeypatch.setenv("SERVER_AUTH", KEY)
+    arguments = ["check-server", URL, "--tokenizer", str(kimi_folder), "--api-key-env", "SERVER_AUTH", "--golden"]
+    assert main(arguments) == int(chat_alone)
+    told = capsys.readouterr()
+    assert KEY not in told.out + told.err
+    assert ("[secret]" in told.out) is not chat_alone
+    assert "the 15 published ids exactly" in told.out
+    expected = (
+        f"rawtokens: {URL} fails the check 'generates from ids': no_generate_route: Not Found; nothing here takes"
+    )
+    assert told.err.startswith(expected) if chat_alone else told.err == ""
 
 
 def test_the_text_table_wraps_and_hides_nothing() -> None:

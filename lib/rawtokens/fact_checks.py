@@ -17,7 +17,7 @@ from .target_tokenizer import Tokenizer
 
 _VOCABULARY_TO_DO = {
     False: "use the tokenizer folder of the model that is served",
-    None: "SGLang 0.5.23 does not tell it; see to it that the tokenizer folder's config.json is the served model's",
+    None: "SGLang and vLLM do not tell it; see to it that the tokenizer folder's config.json is the served model's",
 }
 _SAME_IDS = "ids of /generate were the same with none, kimi_k2, qwen3 and deepseek-r1 (measured on SGLang 0.5.23)"
 

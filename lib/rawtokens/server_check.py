@@ -67,7 +67,7 @@ async def check_servers(
     first_ids: list[int] = []
     for url in urls:
         checks, ids = await _check_one(url, tokenizer, template_kwargs or {}, api_key, transport)
-        if found and checks[0].status == "pass":
+        if found and all(rows[0].status == "pass" for rows in (found[urls[0]], checks)):  # both answer
             checks.append(await _alike(urls[0], first_ids, url, ids, api_key, transport))
         first_ids = first_ids if found else ids
         found[url] = without_secret(checks, api_key)
