@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -104,3 +106,13 @@ def test_the_order_of_a_block_is_no_choice_by_length_or_content(tmp_path: Path) 
     lengths = [len(request.prompt_ids) for request in planned_requests(tmp_path, 1)]
     assert sorted(lengths) == list(range(1, 1001))
     assert abs(sum(lengths[:500]) / 500 - 500.5) < 60  # a fixed order: five standard errors of a random half are 65
+
+
+def test_reading_prompts_imports_no_large_library_while_the_loop_of_a_run_waits(tmp_path: Path) -> None:
+    write_prompts(tmp_path)
+    program = "import sys; from pathlib import Path; from rawtokens.planned import planned_requests as planned\n"
+    program += "before = set(sys.modules); list(planned(Path(sys.argv[1]), 1))\n"
+    program += "print(*sorted({name.partition('.')[0] for name in {*sys.modules} - before} & {'pandas', 'datasets'}))\n"
+    program += "print('pyarrow.compute' in {*sys.modules} - before)"
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert ran.stdout == "\nFalse\n"

@@ -3,8 +3,10 @@
 import json
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rawtokens.errors import InputError
@@ -24,6 +26,17 @@ def test_text_gives_the_same_arrays_as_lists(lists: list[list[int]], separators:
     assert by_text.ids.tolist() == by_list.ids.tolist()
     assert by_text.offsets.tolist() == by_list.offsets.tolist()
     assert (str(by_text.ids.dtype), str(by_text.offsets.dtype)) == ("int32", "int64")
+
+
+@settings(deadline=None)  # the first pa.array imports pandas
+@given(LISTS, st.integers(0, 6), st.integers(0, 6))
+def test_a_part_of_an_arrow_column_gives_the_same_arrays_as_its_lists(
+    lists: list[list[int]], start: int, rows: int
+) -> None:
+    part = pa.array(lists, type=pa.list_(pa.int32())).slice(min(start, len(lists)), rows)
+    found, expected = IdLists.from_arrow(part), IdLists.from_lists(part.to_pylist())
+    assert (found.ids.tolist(), found.offsets.tolist()) == (expected.ids.tolist(), expected.offsets.tolist())
+    assert (found.ids.dtype, found.offsets.dtype) == (np.int32, np.int64)
 
 
 @pytest.mark.parametrize("text", ["[2147483648]", "[1,99999999999999999999999999]", "[-2147483649]"])
