@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 from chaos.ground import Ground, make_ground
 
+import rawtokens
 from rawtokens import runs, server_check, servers
+from rawtokens.__main__ import main
 from rawtokens.demo.server import DemoServer
 from rawtokens.demo.vllm_server import serve_with_vllm
 from rawtokens.errors import ResumeError
@@ -167,3 +170,23 @@ def test_a_request_whose_connection_is_closed_is_computed_no_longer(vllm_server:
 def test_no_check_of_a_server_fails(vllm_server: DemoServer, demo_target: Tokenizer) -> None:
     checks = asyncio.run(server_check.check_server(vllm_server.url, demo_target))
     assert {check.check: check.seen for check in checks if check.status == "fail"} == {}
+
+
+def test_the_run_file_of_an_sglang_server_runs_with_vllm(
+    tmp_path: Path, vllm_server: DemoServer, demo_folder: Path
+) -> None:
+    prompts = Path(rawtokens.__file__).parent / "demo" / "prompts" / "B1_glaive.json"
+    run = {
+        "run": "tiny",
+        "model": {"tokenizer": str(demo_folder), "template_kwargs": {"thinking": True}},
+        "servers": {"urls": [vllm_server.url]},
+        "sampling": {"max_new_tokens": 48},
+        "datasets": {"B1_glaive": {"prompts": str(prompts), "limit": 4}},
+    }
+    (tmp_path / "tiny.yaml").write_text(json.dumps(run))
+    assert main(["run", str(tmp_path / "tiny.yaml"), "--outputs", str(tmp_path / "outputs")]) == 0
+    folder = tmp_path / "outputs" / "tiny" / "B1_glaive"
+    verified = pq.read_table(folder / "verified.parquet").to_pylist()
+    assert {row["key"]: row["output_ids"] for row in verified} == outputs(list(read_responses(folder / JOURNAL)))
+    assert len(verified) == 4
+    assert json.loads((folder / runs.MANIFEST).read_bytes())["engine"] == "vllm"
