@@ -63,6 +63,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no prompts yet": (["run", "RUN", "--outputs", "OUT", "--stage", "03"], "run stage 01 for A first"),
     "no URL": (["check-server", "localhost:30000"], "server URL 'localhost:30000' is not valid"),
     "no tokenizer": (["check-server", "http://a:1", "--tokenizer", "/none"], "tokenizer '/none': no such folder"),
+    "no markers": (
+        ["check-server", "http://a:1", "--tokenizer", str(Path(__file__).parent), "--markers", "{}"],
+        "markers is '{}': Object missing required field `turn_end`",
+    ),
     "no key": (["check-server", "http://a:1", "--api-key-env", "SERVER_AUTH"], "variable SERVER_AUTH"),
     "port too high": (["serve-demo", "--port", "65536"], "'65536' is no port; expected a number from 1 to 65535"),
     "port below": (["serve-demo", "--port", "-1"], "'-1' is no port"),

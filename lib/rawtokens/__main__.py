@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--revision", default="", help="hub revision of the tokenizer")
     check.add_argument("--trust-remote-code", action="store_true", help="run the hub repository's own Python")
     check.add_argument("--prompt-encoder", default="", metavar="FILE.py:NAME", help="in place of a chat template")
+    check.add_argument("--markers", default="", metavar="JSON", help="of a model of no known family, turn_end at least")
     check.add_argument("--api-key-env", default="", metavar="NAME", help="environment variable that holds the key")
     check.add_argument("--template-kwargs", default="{}", metavar="JSON", help="arguments of the chat template")
     check.add_argument(
@@ -204,6 +205,7 @@ def _check_server(options: argparse.Namespace) -> int:
         revision=options.revision,
         trust_remote_code=options.trust_remote_code,
         prompt_encoder=options.prompt_encoder,
+        markers=options.markers,
     )
     checks = asyncio.run(check_server(url, tokenizer, template_kwargs=arguments, api_key=key))
     lines: list[str] = []

@@ -177,6 +177,7 @@ def load_tokenizer(
             "(the demo's is made by `rawtokens demo-model DIR`)"
         )
     require_pinned_code(where, revision, trust_remote_code=trust_remote_code)
+    given = _given(markers) if markers else None
     source = TokenizerSource(
         name=name,
         revision=revision,
@@ -186,14 +187,14 @@ def load_tokenizer(
         markers=markers,
     )
     try:
-        return _load(source, where)
+        return _load(source, where, given)
     except RawTokensError:
         raise
     except Exception as error:  # transformers, tokenizers and the hub client raise many kinds
         raise TokenizerError(f"tokenizer {name!r} can't be loaded: {one_line(error)}") from error
 
 
-def _load(source: TokenizerSource, where: str) -> Tokenizer:
+def _load(source: TokenizerSource, where: str, given: GivenMarkers | None) -> Tokenizer:
     revision = source.revision
     encoder: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         where, revision=revision or None, trust_remote_code=source.trust_remote_code
@@ -205,7 +206,7 @@ def _load(source: TokenizerSource, where: str) -> Tokenizer:
             "chat_template.jinja beside it, or name the model's own Python function as `prompt_encoder`"
         )
     notices = check_class(encoder, where, revision)
-    markers = _markers_of(encoder, source.markers)
+    markers = _markers_of(encoder, given)
     template_date = "" if function else date_for(encoder, source.template_date)
     tokenizer = Tokenizer(
         source=msgspec.structs.replace(source, template_date=template_date),
@@ -230,20 +231,21 @@ def _load(source: TokenizerSource, where: str) -> Tokenizer:
     return msgspec.structs.replace(tokenizer, notices=(*notices, *_check_probe(tokenizer)))
 
 
-def _markers_of(encoder: PreTrainedTokenizerBase, given: str) -> Markers:
+def _given(text: str) -> GivenMarkers:
+    try:
+        return msgspec.json.decode(text, type=GivenMarkers)
+    except msgspec.MsgspecError as error:
+        raise InputError(f'markers is {text!r}: {error}; expected JSON like {{"turn_end": "<|im_end|>"}}') from error
+
+
+def _markers_of(encoder: PreTrainedTokenizerBase, given: GivenMarkers | None) -> Markers:
     def single(text: str) -> int | None:
         return _vocabulary_id(encoder, text)
 
     def several(text: str) -> Sequence[int]:
         return cast("Sequence[int]", encoder.encode(text, add_special_tokens=False))
 
-    if not given:
-        return find_markers(single, encode=several)
-    try:
-        texts = msgspec.json.decode(given, type=GivenMarkers)
-    except msgspec.MsgspecError as error:
-        raise InputError(f'markers is {given!r}: {error}; expected JSON like {{"turn_end": "<|im_end|>"}}') from error
-    return given_markers(single, several, texts)
+    return given_markers(single, several, given) if given else find_markers(single, encode=several)
 
 
 def _check_probe(tokenizer: Tokenizer) -> tuple[str, ...]:
