@@ -480,6 +480,7 @@ def test_limit_counts_rows_read(tmp_path: Path) -> None:
     assert reasons(read_rows(tmp_path, rows, limit=2)) == ["empty_prompt", ""]
     assert len(read_rows(tmp_path, rows, limit=150)) == 150
     assert len(read_rows(tmp_path, rows, limit=1000)) == 300
+    assert len(read_rows(tmp_path, rows, limit=10**24)) == 300
     with pytest.raises(InputError, match="limit is 0"):
         read_rows(tmp_path, rows, limit=0)
 

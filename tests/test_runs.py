@@ -221,6 +221,14 @@ def test_other_modes_than_those_of_the_responses_are_refused_at_every_stage(
         runs.guard_tokenizing(tmp_path, target, options)
 
 
+def test_a_run_that_goes_on_takes_the_date_of_its_responses(tmp_path: Path) -> None:
+    assert runs.recorded_date(tmp_path) == ""
+    tokenized(tmp_path, template_date="2026-01-31")
+    assert runs.recorded_date(tmp_path) == ""  # no response yet: prompts may be made anew, with today's
+    generating(tmp_path)
+    assert runs.recorded_date(tmp_path) == "2026-01-31"
+
+
 def test_what_was_asked_of_the_template_is_on_record(tmp_path: Path, target: Tokenizer) -> None:
     mix = (Portion(share=0.75, template_kwargs={"thinking": True}), Portion(share=0.25))
     runs.record_tokenizing(tmp_path, target, PromptOptions(template_kwargs={"a": 1}, mix=mix))

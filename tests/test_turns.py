@@ -35,6 +35,12 @@ def test_the_beginning_of_an_answer_stays_to_the_letter_in_every_format(tmp_path
     assert asked.continue_final is False
 
 
+def test_the_beginning_of_thinking_alone_is_a_beginning(tmp_path: Path) -> None:
+    row = messages(("user", "When?"), ("assistant", None), reasoning_content="Hm.")
+    found = only(read_rows(tmp_path, [row], turns="continue"))
+    assert found.messages[-1] == {"role": "assistant", "content": "", "reasoning_content": "Hm."}
+
+
 def test_glaive_and_toolace_and_hermes_keep_a_beginning_too(tmp_path: Path) -> None:
     found = only(read_rows(tmp_path, [glaive("USER: When?\n\n\nASSISTANT: It is ")], turns="continue"))
     assert said(found) == [("user", "When?"), ("assistant", "It is ")]
@@ -52,7 +58,8 @@ def test_glaive_and_toolace_and_hermes_keep_a_beginning_too(tmp_path: Path) -> N
         (chat(("human", "When?")), "the last turn is by the user"),
         (messages(("user", "When?"), ("assistant", "It is"), ("system", "Stop.")), "by the system"),
         (messages(("user", "When?"), ("assistant", " \n")), "empty or whitespace"),
-        (messages(("user", "When?"), ("assistant", None), reasoning_content="Hm."), "empty or whitespace"),
+        (messages(("user", "When?"), ("assistant", None), reasoning_content=" "), "empty or whitespace"),
+        (messages(("user", "When?"), ("assistant", " "), reasoning_content="Hm."), "empty or whitespace"),
         (messages(("user", "When?"), ("assistant", "I look."), tool_calls=[CALL]), "holds tool calls"),
         ({"instruction": "When?", "output": BEGUN}, "the last turn is by the user"),
         ({"prompt": "When?", "response": BEGUN}, "the last turn is by the user"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 from msgspec.structs import replace
 
+from .beginnings import render_conversation
 from .neutral_texts import holds_control_token, neutral
 from .ordinary_text import encode_ordinary
 from .records import Conversation, Json
@@ -171,11 +172,8 @@ def _rendered(conversations: Sequence[Conversation], tokenizer: "Tokenizer") -> 
 
 
 def _text(made: Conversation, tokenizer: "Tokenizer") -> str | None:
-    arguments = made.template_kwargs
     try:
-        return tokenizer.render(
-            made.messages, tools=made.tools, template_kwargs=arguments, continue_final=made.continue_final
-        )
+        return render_conversation(made, tokenizer)
     except Exception:  # a template's filters, a model's own Python
         return None
 

@@ -11,6 +11,7 @@ import jinja2
 import msgspec
 from msgspec.structs import replace
 
+from .beginnings import NoBeginning, render_conversation, with_begun_thinking
 from .control_tokens import (
     AS_TEXT,
     IN_TEXT,
@@ -67,8 +68,9 @@ def tokenize_conversations(
 
     Pure: the same batch gives the same result in every process. All texts are encoded at once.
     Reasons: template_error, tokenizer_error, bad_template_kwargs, bad_arguments, continue_mismatch,
-    id_out_of_vocabulary, control_token_in_text, as_text_not_proved. Notices: control_token_in_text, control_token_as_text,
-    arguments_respelled, tool_calls_unread.
+    id_out_of_vocabulary, control_token_in_text, as_text_not_proved.
+    Notices: control_token_in_text, control_token_as_text,
+    arguments_respelled, tool_calls_unread, begins_inside_thinking.
     """
     form = wanted_form(tokenizer) if any(map(has_calls, batch)) else "either"
     opened = [_open(conversation, form, tokenizer, options) for conversation in batch]
@@ -84,10 +86,11 @@ def tokenize_conversations(
 def _open(conversation: Conversation, form: Form, tokenizer: "Tokenizer", options: PromptOptions) -> _Open | Rejection:
     arguments = arguments_of(conversation.source_id, options.template_kwargs, options.mix, conversation.template_kwargs)
     try:
-        given = with_wanted_form(replace(conversation, template_kwargs=arguments), form)
-        text = tokenizer.render(
-            given.messages, tools=given.tools, template_kwargs=arguments, continue_final=given.continue_final
-        )
+        formed = with_wanted_form(replace(conversation, template_kwargs=arguments), form)
+        given = with_begun_thinking(formed, tokenizer)
+        text = render_conversation(given, tokenizer)
+    except NoBeginning as error:
+        return _reject(conversation, "continue_mismatch", str(error))
     except BadArguments as error:
         return _reject(conversation, "bad_arguments", one_line(error))
     except InputError as error:
@@ -106,7 +109,8 @@ def _open(conversation: Conversation, form: Form, tokenizer: "Tokenizer", option
 
 
 def _ends_with_prefix(text: str, conversation: Conversation) -> bool:
-    prefix = conversation.messages[-1].get("content")
+    last = conversation.messages[-1]
+    prefix = last.get("content") or str(last.get("reasoning_content") or "").removeprefix("\n")
     return isinstance(prefix, str) and prefix != "" and text.endswith(prefix)
 
 

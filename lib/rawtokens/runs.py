@@ -43,6 +43,15 @@ def read_manifest(folder: Path) -> dict[str, Json]:
     return manifest
 
 
+def recorded_date(folder: Path) -> str:
+    """The ISO date that the prompts of the responses that are there were rendered with; "" without either.
+
+    Stage 01 takes it again where no date was asked for: a run that goes on tomorrow is the same run.
+    """
+    manifest = read_manifest(folder)
+    return str(manifest.get("template_date") or "") if "fingerprint" in manifest else ""
+
+
 def guard_tokenizing(folder: Path, tokenizer: "Tokenizer", options: PromptOptions) -> None:
     """Before stage 01 writes anything: refuse where it would mix, and forget how earlier prompts were made.
 

@@ -12,6 +12,7 @@ unanswered_call, call_ids_of_the_file, developer_as_system, system_column_unread
 tools_differ, parameter_type_of_the_file, later_turns_without_answers, format_of_the_row, revision_not_pinned.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from glob import glob, has_magic
@@ -112,7 +113,7 @@ def read_conversations(
     rows = _rows(path, format)
     head = list(islice(rows, _HEAD))
     chosen = _choose(path, head, format)
-    return _conversations(islice(chain(head, rows), limit), chosen, asked, mixed=format == "auto")
+    return _conversations(islice(chain(head, rows), limit and min(limit, sys.maxsize)), chosen, asked, mixed=format == "auto")
 
 
 def detect_format(path: str | PathLike[str]) -> str:

@@ -70,5 +70,6 @@ def _check_beginning(last: Mapping[str, Json]) -> None:
         raise BadRow("not_continuable", f"the last turn is by the {last['role']}; expected the beginning of an answer")
     if last.get("tool_calls"):
         raise BadRow("not_continuable", "the last turn holds tool calls, which have no beginning to go on with")
-    if not str(last["content"]).strip():
+    thought = last.get("reasoning_content")
+    if not str(last["content"] or thought or "").strip():
         raise BadRow("not_continuable", "the beginning of the answer is empty or whitespace")
