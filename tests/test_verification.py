@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rawtokens import verification
 from rawtokens.checks import complete_policy, prompt_digests
 from rawtokens.errors import InputError, RunStopped
+from rawtokens.known_keys import KnownKeys
 from rawtokens.markers import IdSequence, Markers
 from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response, Thinking, Verdict
 from rawtokens.repetition import repeated_share
@@ -105,7 +106,7 @@ def rows(
     known_prompts: Mapping[str, bytes] | None = None,
     policy: Mapping[str, Verdict] = DEFAULT_POLICY,
     fingerprint: str | None = None,
-    earlier_keys: Set[str] = frozenset(),
+    earlier_keys: KnownKeys | None = None,
 ) -> list[Row]:
     """The verified rows; by default every response's prompt is the known one."""
     own = {item.key.rpartition("/")[0]: digest(item.prompt_ids) for item in responses}
@@ -343,7 +344,7 @@ def test_rows_of_another_fingerprint_than_most_are_rejected() -> None:
 
 def test_a_key_that_stood_before_is_rejected() -> None:
     responses = [response([1, CLOSER, 2, END], key=key) for key in ("1#0/0", "1#0/1", "1#0/0", "2#0/0")]
-    found = rows(responses, earlier_keys={"2#0/0"})
+    found = rows(responses, earlier_keys=KnownKeys([b"2#0/0"]))
     assert [item["reasons"] for item in found] == [[], [], ["key_repeated"], ["key_repeated"]]
 
 

@@ -5,7 +5,7 @@ is right is none of its business.
 """
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import get_args
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .known_keys import KnownKeys
 from .records import Shape, Verdict
 from .repetition import all_equal, loops
 from .response_columns import IdLists, ResponseColumns
@@ -95,20 +96,17 @@ def reasons_of_ids(columns: ResponseColumns, segments: Segments, shapes: NDArray
 
 
 def reasons_of_keys(
-    columns: ResponseColumns, known_prompts: Mapping[str, bytes], earlier_keys: Set[str]
+    columns: ResponseColumns, known_prompts: Mapping[str, bytes], earlier_keys: KnownKeys
 ) -> dict[str, Bools]:
     """What a row's key shows; a prompt's key is a response's up to its last slash."""
-    here: set[str] = set()
-    repeated = []
-    for key in columns.keys:
-        repeated.append(key in earlier_keys or key in here)
-        here.add(key)
+    first = {key: row for row, key in reversed([*enumerate(columns.keys)])}
+    here = np.array([first[key] != row for row, key in enumerate(columns.keys)], dtype=np.bool_)
     known = [known_prompts.get(key.rpartition("/")[0]) for key in columns.keys]
     pairs = zip(known, prompt_digests(columns.prompts), strict=True)
     return {
         "prompt_unknown": np.array([digest is None for digest in known], dtype=np.bool_),
         "prompt_changed": np.array([digest is not None and digest != own for digest, own in pairs], dtype=np.bool_),
-        "key_repeated": np.array(repeated, dtype=np.bool_),
+        "key_repeated": here | earlier_keys.contains_each(columns.keys),
     }
 
 

@@ -6,7 +6,7 @@ no row is left out. This module does not know what is checked (checks does), nor
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from .checks import (
     shapes_of,
 )
 from .errors import InputError, RunStopped
+from .known_keys import KnownKeys
 from .markers import Markers, thinking_mode
 from .records import VERIFIED_SCHEMA, Thinking, Verdict, open_parquet
 from .response_columns import IdLists, ResponseColumns, ResponseTexts
@@ -57,7 +58,7 @@ def verify_journal(
     """Verify all journals of a data set's folder into its verified.parquet (zstd, no dictionaries), in batches.
 
     `vocabulary_size` is the model's. Rows stand in the order of the journals. Memory: two batches of about 3M
-    ids, plus a digest a prompt and a key a row. The file appears whole or not at all. Raises InputError where the
+    ids, plus a digest a prompt and 16 bytes a row. The file appears whole or not at all. Raises InputError where the
     journal or prompts.parquet is missing or unreadable, or the policy is wrong, RunStopped where nothing can be
     written.
     """
@@ -100,7 +101,7 @@ def verify(
     known_prompts: Mapping[str, bytes],
     policy: Mapping[str, Verdict] = DEFAULT_POLICY,
     fingerprint: str | None = None,
-    earlier_keys: Set[str] = frozenset(),
+    earlier_keys: KnownKeys | None = None,
 ) -> pa.Table:
     """A batch as a table of records.VERIFIED_SCHEMA, its rows in the batch's order.
 
@@ -116,7 +117,7 @@ def verify(
     expected = _most_common(Counter(columns.fingerprints)) if fingerprint is None else fingerprint
     found = {
         **reasons_of_ids(columns, segments, shapes),
-        **reasons_of_keys(columns, known_prompts, earlier_keys),
+        **reasons_of_keys(columns, known_prompts, earlier_keys or KnownKeys()),
         "fingerprints_mixed": np.array([own != expected for own in columns.fingerprints], dtype=np.bool_),
         "id_out_of_vocabulary": columns.prompts.rows_with_id_outside(vocabulary_size)
         | columns.outputs.rows_with_id_outside(vocabulary_size),
@@ -183,7 +184,7 @@ def _write(
 ) -> VerificationSummary:
     counts: dict[str, Counter[str]] = {name: Counter() for name in ("verdict", "shape", "reasons", "fingerprint")}
     prompt_ids = output_ids = 0
-    keys: set[str] = set()
+    keys = KnownKeys()
     options = {"compression": "zstd", "compression_level": 3, "use_dictionary": False}
     # Compression is a third of the work and leaves the interpreter free: a batch is written while the next is checked.
     with pq.ParquetWriter(path, VERIFIED_SCHEMA, **options) as writer, ThreadPoolExecutor(max_workers=1) as pool:
@@ -204,7 +205,8 @@ def _write(
             )
             written.result()
             written = pool.submit(writer.write_table, table)
-            keys.update(columns.keys)
+            for key in columns.keys:
+                keys.add(key)
             counts["fingerprint"].update(columns.fingerprints)
             counts["reasons"].update(table["reasons"].combine_chunks().flatten().to_pylist())
             for name in ("verdict", "shape"):
