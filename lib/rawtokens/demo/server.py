@@ -29,7 +29,8 @@ PROJECT = Path(__file__).parents[3]
 LAUNCHER = Path(__file__).parent / "engine_stubs" / "launch_sglang.py"
 
 # Without a token limit SGLang takes most of the machine's memory for its KV cache; 65,536 tokens are 134 MB for the
-# demo's model and 1.4 GB for SmolLM2-135M: `extra_arguments` give another limit. 64 requests at once are as fast as more. An idle scheduler polls with a whole core unless told to sleep.
+# demo's model and 1.4 GB for SmolLM2-135M: `extra_arguments` give another limit. 64 requests at once are as fast as
+# more. An idle scheduler polls with a whole core unless told to sleep.
 LAUNCH_OPTIONS = (
     *("--device", "cpu", "--host", HOST),
     *("--max-total-tokens", "65536", "--max-running-requests", "64", "--sleep-on-idle"),
