@@ -121,7 +121,7 @@ def _shown(ids: list[int], decoder: Decoder) -> str:
 
 
 def _mean(lines: pd.DataFrame) -> str:
-    return f"{(lines['loss'] * lines['ids']).sum() / lines['ids'].sum():.2f}"
+    return f"{round(float((lines['loss'] * lines['ids']).sum() / lines['ids'].sum()), 2) + 0.0:.2f}"  # never -0.00
 
 
 def _of(found: Rate, what: str) -> str:

@@ -75,8 +75,11 @@ def _runs(sample: Sample, markers: Markers, table: IdBytes, starts: Sequence[int
     """Reasoning without openers, the answer before the first call, the body of each call."""
     ids, places = sample.output_ids, places_of(sample, markers)
     opened, size = 0, len(markers.opener)
-    while size and opened + size <= sample.reasoning_tokens and tuple(ids[opened : opened + size]) == markers.opener:
-        opened += size
+    for place in range(sample.reasoning_tokens):  # GLM begins a line before its opener
+        if _stands(ids, place, markers.opener):
+            opened = place + size
+        elif place >= opened and table.joined(ids[place : place + 1]).strip():
+            break
     runs: Runs = [("reasoning", starts[opened], starts[sample.reasoning_tokens])]
     runs += [("answer", starts[place], starts[place + 1]) for place, label in enumerate(places) if label == "answer"]
     place = sample.reasoning_tokens
