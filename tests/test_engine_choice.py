@@ -79,6 +79,16 @@ def test_vllm_is_asked_by_its_own_route_and_leaves_the_same_records(tmp_path: Pa
         assert (response.finish_reason, response.matched) == ("stop", 163586)
 
 
+def test_a_run_whose_first_answers_named_no_weights_goes_on_with_ones_that_do(tmp_path: Path) -> None:
+    write_prompts(tmp_path, PROMPT)
+    run(tmp_path, ServerFacts(engine="vllm"), lambda request: said(request, tokens_route=False))
+    write_prompts(tmp_path, PROMPT, PROMPT)
+    facts = ServerFacts(engine="vllm", tokens_route=True)
+    progress, _ = run(tmp_path, facts, lambda request: said(request, tokens_route=True))
+    assert (progress.present, progress.done) == (1, 1)
+    assert [response.weight_version for response in read_responses(tmp_path / JOURNAL)] == ["", "default"]
+
+
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_what_the_context_can_not_hold_is_rejected_and_never_sent(tmp_path: Path, engine: str) -> None:
     write_prompts(tmp_path, [5] * 37)

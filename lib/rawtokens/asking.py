@@ -144,9 +144,8 @@ class Asker:
         outcome = self._engine.parse(status, content, sent, self._api_key)
         if not isinstance(outcome, Answer):
             return outcome
-        if self._weights is None:
-            self._weights = outcome.weight_version
-        if outcome.weight_version != self._weights:
+        self._weights = self._weights or outcome.weight_version
+        if outcome.weight_version and outcome.weight_version != self._weights:  # "" is not told: no contradiction
             detail = f"the run began with weights {self._weights!r}, this answer is by {outcome.weight_version!r}"
             return Failure(reason="weight_version_differs", detail=detail, next="stop")
         return outcome
