@@ -60,7 +60,8 @@ class IdLists(msgspec.Struct, frozen=True, eq=False):
         the first `flatten` imports pyarrow.compute, a quarter of a second.
         """
         offsets = np.from_dlpack(lists.offsets).astype(np.int64)
-        return cls(np.from_dlpack(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
+        ids = np.asarray(np.from_dlpack(lists.values), dtype=np.int32)
+        return cls(ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def to_arrow(self, kind: pa.DataType) -> pa.ListArray:
         """View as list<int32> of the type `kind`; at most 2**31 - 1 ids."""
