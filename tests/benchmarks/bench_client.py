@@ -3,11 +3,12 @@
 A server in a process of its own, on another core, gives the same answer to everything, at once or after 200 ms. It is
 an asyncio.Protocol on uvloop that writes precomputed bytes; where it is the bottleneck its core is at 100 %, which the
 last column shows. Every cell is a client process of its own, so that its processor time and its memory are its own.
-Prompts are 1,000 ids long. The bare loop sends the same bytes and decodes the JSON, the ids left as text; it keeps
-nothing and checks nothing.
+Prompts are 1,000 ids long. Two loops are the limits: `limit` sends the same bytes over a bare connection and decodes
+the JSON, the ids left as text; `aiohttp` does so over aiohttp on uvloop, the transport of the whole path. They keep
+nothing and check nothing. A client that has no answer when its time is over goes on until its first one.
 
-    python tests/benchmarks/bench_client.py            # about three minutes
-    python tests/benchmarks/bench_client.py --full     # every length at every window
+    python tests/benchmarks/bench_client.py            # three to four minutes on two idle cores
+    python tests/benchmarks/bench_client.py --full     # every client at every length and window
     python tests/benchmarks/bench_client.py --prompts 1000000   # memory over a million prompts
 """
 
@@ -16,18 +17,22 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import cast
 
+import aiohttp
 import httpx
 import msgspec
+import numpy as np
 import openai
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,9 +42,14 @@ from rawtokens.generation import Target, generate
 from rawtokens.records import PROMPTS_SCHEMA, Sampling
 
 STOP, VOCABULARY, PROMPT_IDS = 163586, 163840, 1000
-SECONDS = 4.0  # how long a client that never ends is measured
+SECONDS = 3.0  # how long a client that never ends is measured
+FIRST_SECONDS = 20.0  # how long its first answer is waited for
+CELL_SECONDS = 120.0  # how long one cell may take
 DELAY = 0.2
-CLIENTS = ("rawtokens", "limit", "httpx", "openai")
+ROUNDS = 20  # answers a connection on the delayed server: connecting and the first block of prompts are a part of it
+LIMITS, PEERS = ("limit", "aiohttp"), ("httpx", "openai")
+EMPTY = {"messages": "[]", "tools": "[]", "template_kwargs": "{}"}
+CLIENTS = (*LIMITS, "rawtokens", *PEERS)
 
 
 def answers(ids: int, prompt_ids: int) -> dict[str, bytes]:
@@ -152,21 +162,36 @@ async def limit(port: int, window: int, prompt_ids: int) -> int:
 
 
 async def until_the_time_is_over(window: int, ask: Callable[[], Awaitable[object]]) -> int:
-    """How many requests `window` workers finish in SECONDS."""
-    count = 0
+    """How many requests `window` workers finish in SECONDS, or until the first is finished."""
+    count, first = 0, asyncio.Event()
 
     async def work() -> None:
         nonlocal count
         while True:
             await ask()
             count += 1
+            first.set()
 
     workers = [asyncio.create_task(work()) for _ in range(window)]
     await asyncio.wait(workers, timeout=SECONDS)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(first.wait(), FIRST_SECONDS)
     for worker in workers:
         worker.cancel()
     await asyncio.wait(workers, timeout=5.0)
     return count
+
+
+async def bare_aiohttp(port: int, window: int, prompt_ids: int) -> int:
+    body, url, decode = body_of(prompt_ids), f"http://127.0.0.1:{port}/generate", msgspec.json.Decoder(Body).decode
+    connector, cookies = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies, read_bufsize=2**20) as session:
+
+        async def ask() -> object:
+            async with session.post(url, data=body) as reply:
+                return decode(await reply.read())
+
+        return await until_the_time_is_over(window, ask)
 
 
 async def plain_httpx(port: int, window: int, prompt_ids: int) -> int:
@@ -190,16 +215,25 @@ async def openai_client(port: int, window: int, prompt_ids: int) -> int:
 
 def write_prompts(folder: Path, count: int, prompt_ids: int) -> None:
     """`count` prompts of random ids, a thousand rows at a time."""
-    drawn, empty = random.Random(1), {"turn": 0, "prompt_tokens": prompt_ids, "thinking": "opened", "messages": "[]"}
-    empty |= {"tools": "[]", "template_kwargs": "{}", "notices": []}
+    drawn = np.random.default_rng(1)
+    ids_type, notices = PROMPTS_SCHEMA.field("prompt_ids").type, PROMPTS_SCHEMA.field("notices").type
     with pq.ParquetWriter(folder / "prompts.parquet", PROMPTS_SCHEMA, compression="zstd", use_dictionary=False) as file:
         for start in range(0, count, 1000):
-            ids = drawn.choices(range(VOCABULARY), k=prompt_ids)
-            rows = [
-                {"key": f"{row}#0", "source_id": str(row), "prompt_ids": [row % VOCABULARY, *ids[1:]], **empty}
-                for row in range(start, min(count, start + 1000))
-            ]
-            file.write_table(pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA))
+            rows = range(start, min(count, start + 1000))
+            ids = drawn.integers(0, VOCABULARY, len(rows) * prompt_ids, dtype=np.int32)
+            columns = {
+                "key": [f"{row}#0" for row in rows],
+                "source_id": [str(row) for row in rows],
+                "turn": [0] * len(rows),
+                "prompt_ids": pa.ListArray.from_arrays(
+                    pa.array(range(0, len(ids) + 1, prompt_ids), type=pa.int32()), pa.array(ids), type=ids_type
+                ),
+                "prompt_tokens": [prompt_ids] * len(rows),
+                "thinking": ["opened"] * len(rows),
+                **{name: [text] * len(rows) for name, text in EMPTY.items()},
+                "notices": pa.array([[]] * len(rows), type=notices),
+            }
+            file.write_table(pa.table(columns, schema=PROMPTS_SCHEMA))
 
 
 async def whole_path(port: int, window: int, folder: Path) -> int:
@@ -229,8 +263,8 @@ def measure(client: str, port: int, window: int, prompt_ids: int, folder: Path) 
     imported, before, started = memory("VmRSS"), time.process_time(), time.monotonic()
     if client == "rawtokens":
         count = asyncio.run(whole_path(port, window, folder))  # brings its own uvloop, beside a loop like a kernel's
-    elif client == "limit":
-        count = uvloop.run(limit(port, window, prompt_ids))
+    elif client in LIMITS:
+        count = uvloop.run({"limit": limit, "aiohttp": bare_aiohttp}[client](port, window, prompt_ids))
     else:
         count = asyncio.run({"httpx": plain_httpx, "openai": openai_client}[client](port, window, prompt_ids))
     seconds = time.monotonic() - started
@@ -255,23 +289,58 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cell(client: str, window: int, ids: int, delay: float, *, prompts: int, prompt_ids: int = PROMPT_IDS) -> None:
-    """Measure one client against one server and print its line."""
+def run_client(
+    client: str, window: int, ids: int, delay: float, *, prompts: int, prompt_ids: int, seconds: float
+) -> tuple[dict[str, float], float] | str:
+    """What one client measured of itself, and the share of its core that the server used; or why there is none."""
     with tempfile.TemporaryDirectory() as name, running_server(ids, prompt_ids, delay) as (port, pid):
         if client == "rawtokens":
             write_prompts(Path(name), prompts, prompt_ids)
         arguments = [sys.executable, __file__, "--client", client, str(port), str(window), str(prompt_ids), name]
         before, started = cpu_seconds(pid), time.monotonic()
-        found = json.loads(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        busy = (cpu_seconds(pid) - before) / min(found["seconds"], time.monotonic() - started)
-    rate, millions = found["count"] / found["seconds"], max(1, found["count"]) * ids / 1e6
-    share = f"{rate * delay / window:8.1%}" if delay else "       -"
-    print(
-        f"{ids:>6,} {window:>6,} {'200 ms' if delay else 'instant':>8} {client:<10} {rate:>9,.0f} "
-        f"{found['cpu'] / millions:>11.4f} {found['memory'] / 1e6 / millions:>11.3f} {found['memory'] / 1e6:>8,.0f} "
-        f"{share} {busy:>7.0%}",
-        flush=True,
-    )
+        try:
+            ran = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return f"not through in {seconds:.0f} s"
+        if ran.returncode:
+            return f"failed with exit code {ran.returncode}"
+        found: dict[str, float] = json.loads(ran.stdout)
+        if not found["count"]:
+            return f"no answer in {found['seconds']:.0f} s"
+        return found, (cpu_seconds(pid) - before) / min(found["seconds"], time.monotonic() - started)
+
+
+def cell(
+    clients: Sequence[str],
+    window: int,
+    ids: int,
+    delay: float,
+    *,
+    prompts: int,
+    prompt_ids: int = PROMPT_IDS,
+    seconds: float = CELL_SECONDS,
+) -> None:
+    """Measure clients against one kind of server, one after the other, and print a line each.
+
+    `x limit` is processor time in that of the first of `clients`.
+    """
+    least = 0.0
+    for client in clients:
+        print(f"{ids:>6,} {window:>6,} {'200 ms' if delay else 'instant':>8} {client:<10} ", end="", flush=True)
+        measured = run_client(client, window, ids, delay, prompts=prompts, prompt_ids=prompt_ids, seconds=seconds)
+        if isinstance(measured, str):
+            print(measured, flush=True)
+            continue
+        found, busy = measured
+        rate, millions = found["count"] / found["seconds"], found["count"] * ids / 1e6
+        cost = found["cpu"] / millions
+        least = least or cost
+        share = f"{rate * delay / window:8.1%}" if delay else "       -"
+        print(
+            f"{rate:>10,.1f} {cost:>11.4f} {cost / least:>7.1f} {found['memory'] / 1e6 / millions:>11.3f} "
+            f"{found['memory'] / 1e6:>8,.0f} {share} {busy:>7.0%}",
+            flush=True,
+        )
 
 
 def pin() -> None:
@@ -299,17 +368,27 @@ def main() -> None:
         client, port, window, prompt_ids, folder = given.client
         measure(client, int(port), int(window), int(prompt_ids), Path(folder))
         return
-    print("   ids window   server client       requests/s CPU s/M ids MB/M ids  MB grown  ceiling  server's core")
+    print(
+        f"{platform.platform()}, Python {platform.python_version()}, aiohttp {aiohttp.__version__}, uvloop "
+        f"{metadata.version('uvloop')}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} "
+        "(only an idle machine gives absolute figures)"
+    )
+    print(
+        "   ids window   server client     requests/s CPU s/M ids x limit MB/M ids    MB grown  ceiling  server's core"
+    )
     if given.prompts:
-        cell("rawtokens", 256, 64, 0.0, prompts=given.prompts, prompt_ids=128)
+        cell(["rawtokens"], 256, 64, 0.0, prompts=given.prompts, prompt_ids=128, seconds=given.prompts / 50 + 600)
         return
     lengths, sizes = (512, 4096, 16384), (64, 256, 1024)
-    cells = [(ids, window) for ids in lengths for window in sizes if given.full or ids == 4096 or window == 256]
     for delay in (0.0, DELAY):
-        for ids, window in cells:
-            for client in [given.only] if given.only else CLIENTS:
-                prompts = 40 * window if delay else min(20_000, 24_000_000 // ids)
-                cell(client, window, ids, delay, prompts=prompts)
+        for ids in lengths:
+            for window in sizes:
+                usual = (ids, window) == (4096, 256)
+                if not (given.full or usual or (ids, window) in ((512, 1024), (4096, 1024), (16384, 256))):
+                    continue
+                clients = [given.only] if given.only else CLIENTS if given.full or usual else CLIENTS[:3]
+                prompts = ROUNDS * window if delay else min(20_000, 24_000_000 // ids)
+                cell(clients, window, ids, delay, prompts=prompts)
 
 
 if __name__ == "__main__":
