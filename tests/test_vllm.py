@@ -184,7 +184,8 @@ def test_the_run_file_of_an_sglang_server_runs_with_vllm(
         "datasets": {"B1_glaive": {"prompts": str(prompts), "limit": 4}},
     }
     (tmp_path / "tiny.yaml").write_text(json.dumps(run))
-    assert main(["run", str(tmp_path / "tiny.yaml"), "--outputs", str(tmp_path / "outputs")]) == 0
+    for stage in ("00", "01", "02", "03"):
+        assert main(["run", str(tmp_path / "tiny.yaml"), "--outputs", str(tmp_path / "outputs"), "--stage", stage]) == 0
     folder = tmp_path / "outputs" / "tiny" / "B1_glaive"
     verified = pq.read_table(folder / "verified.parquet").to_pylist()
     assert {row["key"]: row["output_ids"] for row in verified} == outputs(list(read_responses(folder / JOURNAL)))
