@@ -86,6 +86,9 @@ def test_the_tables_tell_reasons_notices_formats_and_modes(tmp_path: Path, targe
     own = by_arguments.loc['{"note":"x","thinking":false}']
     assert (own["thinking"], own["rows"]) == ("off", 1)
     assert own.isna()["wanted share"]
+    sentence = prompt_takeaways.prompt_modes(modes)
+    assert "1 of 15 rows" in sentence
+    assert sentence.endswith("brought arguments of their own.")
 
 
 def test_a_part_of_a_mix_that_no_row_got_is_in_the_table(tmp_path: Path, target: Tokenizer) -> None:

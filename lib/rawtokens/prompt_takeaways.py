@@ -48,7 +48,9 @@ def prompt_modes(modes: pd.DataFrame) -> str:
     if len(mixed) < 2:
         return text
     furthest = float((mixed["share"] - mixed["wanted share"]).abs().max())
-    return f"{text} The shares of the mix are at most {furthest * 100:.1f} percentage points from those wanted."
+    text = f"{text} The shares of the mix are at most {furthest * 100:.1f} percentage points from those wanted"
+    own = int(modes.loc[modes["wanted share"].isna(), "rows"].sum())
+    return f"{text}; {_of(own, total)} brought arguments of their own." if own else f"{text}."
 
 
 def _of(part: int, whole: int) -> str:

@@ -113,7 +113,8 @@ def read_conversations(
     rows = _rows(path, format)
     head = list(islice(rows, _HEAD))
     chosen = _choose(path, head, format)
-    return _conversations(islice(chain(head, rows), limit and min(limit, sys.maxsize)), chosen, asked, mixed=format == "auto")
+    asked_for = islice(chain(head, rows), limit and min(limit, sys.maxsize))  # islice takes no more than that
+    return _conversations(asked_for, chosen, asked, mixed=format == "auto")
 
 
 def detect_format(path: str | PathLike[str]) -> str:
