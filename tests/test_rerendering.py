@@ -1,6 +1,7 @@
 """What a chat loses: outputs parsed into messages, rendered again and compared, on exact cases."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -186,8 +187,8 @@ def test_calls_are_read_as_their_family_spells_them(
     row = chat.row("", rest)
     thought = row.output_ids.index(chat.tokenizer.markers.closer[0]) if chat.tokenizer.markers.closer else 0
     row = _with_output(row, row.output_ids, reasoning=thought)
-    (call,) = read_reply(row, chat.table).message["tool_calls"]  # type: ignore[misc,union-attr]
-    assert call["function"]["name"] == "f"  # type: ignore[index,call-overload]
+    (call,) = cast("list[dict[str, dict[str, str]]]", read_reply(row, chat.table).message["tool_calls"])
+    assert call["function"]["name"] == "f"
     found = chat.again(row)
     assert (found.lost["tool calls"] == 0) == kept
     assert found.tokens["tool calls"] > 0

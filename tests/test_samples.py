@@ -6,6 +6,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import small_dataset
 from small_dataset import CALL, CLOSER, END, OPENER, SECTION, SECTION_END
@@ -238,3 +240,17 @@ def test_the_real_tokenizer_shows_markers_and_whole_characters(kimi: PreTrainedT
     assert ">2+2 is 4: 四 🙂</pre>" in html
     assert '<span dir="auto">&lt;/think&gt;</span> <small>163607</small>' in html
     assert '<span dir="auto">&lt;|im_end|&gt;</span> <small>163586</small>' in html
+
+
+def test_a_reason_that_no_shape_s_row_has_gets_a_row_of_its_own(tmp_path: Path) -> None:
+    folder = small_dataset.write(tmp_path / "data")
+    table = pq.read_table(folder / "verified.parquet")
+    rows = table.to_pylist()
+    (first,) = [row for row in rows if row["key"] == "a#0/0"]
+    rows += [{**first, "key": f"{n}#0/0", "verdict": "flag", "reasons": ["closer_repeated"]} for n in "xyz"]
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / "verified.parquet")
+    *by_shape, added = samples.read_samples(folder)
+    assert len({sample.shape for sample in by_shape}) == len(by_shape)
+    assert (added.key, added.reasons, added.shape) == ("y#0/0", ["closer_repeated"], "closed")
+    shown = {reason for sample in [*by_shape, added] for reason in sample.reasons}
+    assert shown == {reason for row in rows for reason in row["reasons"]}
