@@ -155,7 +155,9 @@ def test_a_router_that_drops_what_it_does_not_know_is_a_warning(target: Tokenize
 
 @pytest.mark.parametrize("size", [32000, 163841])
 def test_another_vocabulary_fails(target: Tokenizer, size: int) -> None:
-    assert check(target, PatientServer(target, facts={"vocab_size": size}))["vocabulary"].status == "fail"
+    server = PatientServer(target, facts={"vocab_size": size})
+    assert status(check(target, server), "fail") == ["vocabulary"]
+    assert "/generate" not in server.asked
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])

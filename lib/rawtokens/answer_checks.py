@@ -65,9 +65,9 @@ def _other_tokenizer(name: str, seen: str) -> Check:
 
 
 def not_asked(name: str) -> Check:
-    """The check that is left out where the tokenizer is another model's: its ids can lie above the vocabulary."""
+    """The check that is left out where the tokenizer or the vocabulary is another model's."""
     seen = "not asked: an id above the model's vocabulary kills a server (SGLang 0.5.23)"
-    return Check(check=name, status="warn", seen=seen, to_do="see `same ids on both sides` first")
+    return Check(check=name, status="warn", seen=seen, to_do="see what fails above first")
 
 
 async def answer_checks(server: Connection, prompt_ids: list[int]) -> tuple[list[Check], list[int]]:

@@ -93,9 +93,10 @@ async def _check_one(
         text = tokenizer.render(messages, template_kwargs=template_kwargs)
         same = await tokenizer_check(server, prompt_ids, text)
         asked, ids = [not_asked("generates from ids")], list[int]()
-        if same.status != "fail":
+        told = [*fact_checks(facts, tokenizer), same]
+        if all(check.status != "fail" for check in told):
             asked, ids = await answer_checks(server, prompt_ids)
-    return [*fact_checks(facts, tokenizer), same, *asked], ids
+    return [*told, *asked], ids
 
 
 async def _alike(
