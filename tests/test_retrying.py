@@ -423,7 +423,7 @@ def test_the_reasons_of_generation_are_those_in_its_source() -> None:
     modules = ("engines/answers.py", "engines/sglang.py", "engines/vllm.py", "asking.py", "generation.py")
     sources = [ROOT / "lib/rawtokens" / name for name in modules]
     text = "".join(path.read_text() for path in sources)
-    named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection", "server_died"}  # halves of a condition
+    named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection"}  # the other half of a condition
     stopping = {"nan_weights", "key_refused", "no_generate_route", "no_token_ids", "weight_version_differs"}
     assert named - stopping == set(GENERATION_REASONS)
 

@@ -32,7 +32,7 @@ from .transport import allow_connections, open_post
 __all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 
 MAXIMUM_TRIES = 5
-MAXIMUM_BREAKDOWNS = 6  # of 64 rows in flight with one that kills its server, one more gets there once in 1,000
+MAXIMUM_BREAKDOWNS = 6  # and alone in flight at the last: a long row is in flight at the deaths that another causes
 RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
 _REPORT_SECONDS = 3.0
 
@@ -125,13 +125,16 @@ class _Run:
         workers = [asyncio.create_task(self.work(requests)) for _ in range(count)]
         reporter = asyncio.create_task(self.report())
         everything = asyncio.gather(*workers)
-        everything.add_done_callback(lambda _: self.over.set())
+        for task in (everything, reporter):  # a reporter ends by itself where rejections can't be written
+            task.add_done_callback(lambda _: self.over.set())
         try:
             await self.over.wait()
-            failed = everything.done() and everything.exception() is not None
+            failed = reporter.done() or (everything.done() and everything.exception() is not None)
             if failed or self.stopping.is_set():
                 self.stopping.set()
                 await self.drain(workers, 0.0 if failed else self.target.drain_seconds)
+                if reporter.done():
+                    reporter.result()
                 self.raise_stopped(everything)
             await self.given_up.settle(self.pool.servers, self.first_ids)
         finally:
@@ -171,8 +174,8 @@ class _Run:
             if outcome.next == "wait" or (outcome.reason == "no_generate_route" and server.proven):
                 server.failed(outcome)
                 breakdowns += broke_down(outcome)
-                if breakdowns == MAXIMUM_BREAKDOWNS:
-                    await self.given_up.add(server, request, _breaks_servers(outcome))
+                if breakdowns >= MAXIMUM_BREAKDOWNS and server.alone:
+                    await self.given_up.add(server, request, _breaks_servers(outcome, breakdowns))
                     return
                 continue
             server.answered()
@@ -275,8 +278,9 @@ class _Run:
             self.tell(self.progress())
 
 
-def _breaks_servers(last: Failure) -> Failure:
+def _breaks_servers(last: Failure, breakdowns: int) -> Failure:
     """Why a row is given up that was in flight at one breakdown after another, while the server was well between."""
-    reason = "server_died" if last.reason == "connection" else last.reason
-    detail = f"in flight when its server broke down, {MAXIMUM_BREAKDOWNS} times; the last: {last.detail}"
-    return Failure(reason=reason, detail=detail, next="wait")
+    detail = (
+        f"in flight when its server broke down, {breakdowns} times, the last time alone: {last.reason}: {last.detail}"
+    )
+    return Failure(reason="server_died", detail=detail, next="wait")

@@ -28,7 +28,6 @@ UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
 DEFAULT_WINDOW = 64
 LONGEST_REST = 15.0
 _FULL = ("http_429", "http_503")  # it is well, but takes no more
-_BROKEN = ("connection", "timeout")
 _SILENT_SECONDS = 300.0
 _SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
 _SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
@@ -63,6 +62,7 @@ class Server:
         self.proven = False  # whether it gave a good answer in this run
         self.given_up: list[Rejection] = []  # rows without a good answer of any row since
         self.room = window  # at the most; less after it said that its queue is full, or broke down again and again
+        self.alone = False  # whether no other request was out when it broke down the last time
         self._finished = 0  # good answers since it broke down
         self._slowest = min(_SLOWEST_IDS_A_SECOND, _SLOWEST_SERVER / window)
         self._longest = 0.0
@@ -88,13 +88,14 @@ class Server:
         if failure.reason in _FULL:
             self.room = max(1, len(self.asked))
         if self.resting_until <= self.failed_at:
-            if not self.failures and failure.reason in _BROKEN:
+            if not self.failures and broke_down(failure):
                 self._broke_down()
             self.failures += 1
             self.resting_until = self.failed_at + min(LONGEST_REST, 0.5 * 2**self.failures)
 
     def _broke_down(self) -> None:
         """With few good answers between, a row may be what breaks it: of fewer at once, fewer go down with that one."""
+        self.alone = not self.asked
         if self._finished < self.window:
             self.room = max(1, self.room // 4)
         self._finished = 0
