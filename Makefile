@@ -3,6 +3,7 @@ PYTHON ?= python3
 UV = .venv/bin/uv
 # -qq: errors alone. --no-compile: Python compiles what the server imports at its first start; all of it takes 40 s.
 ENGINE_PIP = .venv-sglang/bin/python -m pip install -qq --no-compile --no-input --disable-pip-version-check
+VLLM_PIP = .venv-vllm/bin/python -m pip install -qq --no-compile --no-input --disable-pip-version-check
 RUN = .venv/bin/rawtokens
 CHECK_PYTHON = $(PYTHON) -c 'import sys, venv, ensurepip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
 		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13 with venv; try make PYTHON=python3.12, or install python3-venv" >&2; exit 2; }
@@ -11,7 +12,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine demo test lab check bench chaos lock
+.PHONY: setup engine vllm demo test test-vllm lab check bench chaos lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -22,8 +23,14 @@ demo: ## everything: both environments, the demo model, a real server, the repor
 test: ## unit tests, the notebooks, and the tests on the real server
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
-	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine"
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm"
 	@.venv/bin/python -m pytest -m engine
+
+test-vllm: ## the tests on the real vLLM, its greedy ids beside SGLang's
+	@$(CHECK_PYTHON)
+	@$(SET_UP_BOTH)
+	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-vllm/.ready
+	@.venv/bin/python -m pytest -m vllm
 
 lab: ## JupyterLab on the notebooks with a demo server running
 	@$(CHECK_PYTHON)
@@ -47,6 +54,7 @@ chaos: ## kills, full disks and wire faults against the real server; takes about
 
 setup: .venv/.ready ## the client's environment
 engine: .venv-sglang/.ready ## the CPU engine's environment
+vllm: .venv-vllm/.ready ## vLLM's environment, for make test-vllm
 
 .venv/.ready: requirements.lock pyproject.toml
 	@echo "setting up .venv from requirements.lock"
@@ -65,6 +73,15 @@ engine: .venv-sglang/.ready ## the CPU engine's environment
 	@$(PYTHON) -m venv --clear .venv-sglang
 	@$(ENGINE_PIP) --constraint $< "$$(grep ^torch== $<)" && $(ENGINE_PIP) --no-deps --requirement $< || \
 		{ echo "make: pip can't install the CPU engine here (its error is above); give servers.urls in the run file a server of your own" >&2; exit 1; }
+	@touch $@
+
+.venv-vllm/.ready: lib/rawtokens/demo/vllm_requirements.txt
+	@echo "setting up .venv-vllm, vLLM on the CPU: about 2 GB"
+	@[ "$$(uname -s)" = Linux ] || { echo "make: vLLM's CPU build is for Linux only" >&2; exit 2; }
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear .venv-vllm
+	@$(VLLM_PIP) --constraint $< "$$(grep ^torch== $<)" && $(VLLM_PIP) --no-deps --requirement $< || \
+		{ echo "make: pip can't install vLLM here (its error is above)" >&2; exit 1; }
 	@touch $@
 
 lock: ## rewrite requirements.lock from pyproject.toml
