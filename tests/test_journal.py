@@ -60,7 +60,8 @@ def test_a_key_has_one_record(tmp_path: Path) -> None:
     with journal.open_journal(path) as opened:
         opened.append(response("a#0/0"))
     with journal.open_journal(path) as opened:
-        assert "a#0/0" in opened.known_keys and len(opened.known_keys) == 1
+        assert "a#0/0" in opened.known_keys
+        assert len(opened.known_keys) == 1
         with pytest.raises(InputError, match="a key has one record"):
             opened.append(response("a#0/0"))
     assert path.read_bytes() == line("a#0/0")
@@ -227,4 +228,5 @@ def test_a_torn_tail_stays_where_it_is_while_it_cant_be_set_aside(
     assert path.read_bytes() == torn
     assert list(tmp_path.glob("*.torn-*")) == []
     with journal.open_journal(path) as opened:
-        assert "a#0/0" in opened.known_keys and len(opened.known_keys) == 1
+        assert "a#0/0" in opened.known_keys
+        assert len(opened.known_keys) == 1
