@@ -35,6 +35,7 @@ text; an id is changed where the same id does not stand over the same bytes.
 {table}
 
 Intervals are of 95 %: Wilson's score for answers; for ids a bootstrap over answers, since changed ids come in clusters.
+An answer that ends inside a character, most often one that was cut there, loses its text: it counts as changed too.
 
 ![Share of answers and of ids that re-tokenising changes, by temperature]({name}.svg)
 
@@ -48,7 +49,8 @@ Behind each text stands its id. The model does not think and calls no tools: all
 
 `{command}` on {ran_on}.
 
-This is the rate of one small model under one tokenizer on short answers; other models have other rates.
+This is the rate of one small model under one tokenizer on short answers: longer answers have more places to change, and
+other models and tokenizers have other rates.
 """
 
 
