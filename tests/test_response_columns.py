@@ -3,7 +3,6 @@
 import json
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
