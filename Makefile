@@ -12,7 +12,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine vllm demo test test-vllm lab check bench chaos lock
+.PHONY: setup engine vllm demo test test-vllm lab check bench chaos drift-study lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -51,6 +51,11 @@ chaos: ## kills, full disks and wire faults against the real server; takes about
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@.venv/bin/python tests/chaos
+
+drift-study: ## how often re-tokenising changes what a real model said; downloads 97 MB, about an hour on two idle cores
+	@$(CHECK_PYTHON)
+	@$(SET_UP_BOTH)
+	@.venv/bin/python -m rawtokens.demo.drift_study
 
 setup: .venv/.ready ## the client's environment
 engine: .venv-sglang/.ready ## the CPU engine's environment
