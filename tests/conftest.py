@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,9 @@ from rawtokens.demo.model import write_demo_model
 from rawtokens.demo.server import DemoServer, start_demo_server
 from rawtokens.demo.vocabulary import build_tokenizer
 from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+
+# A shell's background job ignores SIGINT, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
