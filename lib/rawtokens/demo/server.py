@@ -23,6 +23,7 @@ from .ports import HOST, reserve_port
 
 DEFAULT_PORT = 30000
 PORTS_TRIED = 100
+_KILLED_SECONDS = 20.0
 POLL_SECONDS = 0.25
 LOG_LINES = 6
 PROJECT = Path(__file__).parents[3]
@@ -105,7 +106,7 @@ class DemoServer:
     def relaunch(self) -> None:
         """Launch it again on its port with the same options, what is left of it ended first; returns at once."""
         self.stop()
-        _, self.reservation = reserve_port(self.port, tries=1)
+        self.reservation = _reserved_again(self.port)
         self.process = _launched(self.command, self.log_path, self.environment, self.reservation)
 
     def _end_of_log(self) -> str:
@@ -118,6 +119,18 @@ class DemoServer:
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
+
+
+def _reserved_again(port: int) -> IO[bytes]:
+    """The port's lock, as soon as the last of a killed server's processes is gone: each holds it, and 2 GB to free."""
+    deadline = time.monotonic() + _KILLED_SECONDS
+    while True:
+        try:
+            return reserve_port(port, tries=1)[1]
+        except InputError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.2)
 
 
 def find_engine_python() -> Path:
