@@ -9,6 +9,7 @@ import pytest
 import real_tokenizers
 from chaos.client_runs import ClientRun
 from chaos.ground import Ground, make_ground, with_truth
+from hypothesis import settings
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rawtokens.demo.model import write_demo_model
@@ -18,6 +19,9 @@ from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whatever else the machine does, a test fails for what it finds and never for its time.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
