@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from family_tokens import KIMI
 from transformers import PreTrainedTokenizerBase
 
 from rawtokens.errors import TokenizerError
@@ -10,20 +11,6 @@ from rawtokens.response_columns import IdLists
 from rawtokens.segments import segment
 from rawtokens.target_tokenizer import Tokenizer
 
-KIMI = {
-    "<|im_end|>": 163586,
-    "<|im_user|>": 163587,
-    "<|im_assistant|>": 163588,
-    "<|im_system|>": 163594,
-    "<|tool_calls_section_begin|>": 163595,
-    "<|tool_calls_section_end|>": 163596,
-    "<|tool_call_begin|>": 163597,
-    "<|tool_call_argument_begin|>": 163598,
-    "<|tool_call_end|>": 163599,
-    "<|im_middle|>": 163601,
-    "<think>": 163606,
-    "</think>": 163607,
-}
 QWEN3 = {
     "<|im_start|>": 151644,
     "<|im_end|>": 151645,
