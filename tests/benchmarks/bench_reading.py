@@ -173,6 +173,8 @@ def main() -> None:
     if given.read:
         read(given.read, given.containers)
         return
+    if given.folder:
+        Path(given.folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         bench(Path(folder), given.containers.split(","), given.rows)
 
