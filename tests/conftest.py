@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from rawtokens.demo.model import write_demo_model
 from rawtokens.demo.server import DemoServer, start_demo_server
 from rawtokens.demo.vocabulary import build_tokenizer
-from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+from rawtokens.target.target_tokenizer import Tokenizer, load_tokenizer
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.target_tokenizer import Tokenizer
 
 ANSWER = [1008, 2742, 11333, 1019, 308, 1239, 220, 17, 316, 220, 17, 13, 163607, 17, 715, 220, 17, 327, 19, 163586]
 CONTEXT = 4096

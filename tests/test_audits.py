@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 import small_dataset
 
-from rawtokens import audit_figures, audit_takeaways
-from rawtokens.audit_records import Audits, Rate, read_audits
-from rawtokens.audits import AUDITS_SCHEMA, audit_drift
 from rawtokens.errors import InputError
-from rawtokens.replay_losses import likelihood_by_position, loss_behind_changes
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.fidelity import audit_figures, audit_takeaways
+from rawtokens.fidelity.audit_records import Audits, Rate, read_audits
+from rawtokens.fidelity.audits import AUDITS_SCHEMA, audit_drift
+from rawtokens.fidelity.replay_losses import likelihood_by_position, loss_behind_changes
+from rawtokens.target.target_tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from rawtokens.records import Conversation, Json, Prompt, Rejection
-from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.rendering import PromptOptions, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
 
 Family = Callable[[str], Tokenizer]
 QUESTION: dict[str, Json] = {"role": "user", "content": "What is 2+2?"}

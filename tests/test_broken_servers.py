@@ -24,7 +24,7 @@ POISON = 999
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
-    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 0.005)
+    monkeypatch.setattr("rawtokens.capture.servers.LONGEST_REST", 0.005)
 
 
 def write_prompts(folder: Path, numbers: list[int]) -> None:

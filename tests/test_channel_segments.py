@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from family_tokens import markers_of
 
-from rawtokens.channel_segments import segment_outputs
-from rawtokens.checks import shapes_of
 from rawtokens.records import Thinking
-from rawtokens.response_columns import IdLists
+from rawtokens.response_checks.channel_segments import segment_outputs
+from rawtokens.response_checks.checks import shapes_of
+from rawtokens.response_checks.response_columns import IdLists
 
 RETURN, CHANNEL, START, END, MESSAGE, CALL, CONSTRAIN = 200002, 200005, 200006, 200007, 200008, 200012, 200003
 ASSISTANT, ANALYSIS, FINAL, COMMENTARY, TO = 173781, 35644, 17196, [12606, 815], [316, 28]

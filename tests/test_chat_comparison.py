@@ -8,7 +8,8 @@ import httpx
 import pytest
 from faulty_proxies import ANSWER, PatientServer, Proxy
 
-from rawtokens.chat_comparison import (
+from rawtokens.demo.server import DemoServer
+from rawtokens.server_checks.chat_comparison import (
     TOOL,
     TOOL_QUESTION,
     TwoVoices,
@@ -18,8 +19,7 @@ from rawtokens.chat_comparison import (
     voices_table,
     voices_takeaway,
 )
-from rawtokens.demo.server import DemoServer
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.target_tokenizer import Tokenizer
 
 URL = "http://one:1"
 KEY = "k-not-to-be-told"

@@ -6,8 +6,10 @@ import pandas as pd
 import pytest
 import small_dataset
 
-from rawtokens import figures, takeaways, throughput
-from rawtokens.completion_bias import (
+from rawtokens.capture.progress import Progress
+from rawtokens.capture.progress_reports import ProgressReports
+from rawtokens.reporting import figures, takeaways, throughput
+from rawtokens.reporting.completion_bias import (
     PLACE,
     STATES,
     Lengths,
@@ -21,8 +23,6 @@ from rawtokens.completion_bias import (
     state_table,
     write_completion,
 )
-from rawtokens.progress import Progress
-from rawtokens.progress_reports import ProgressReports
 
 NOTHING = Lengths(np.array([4.0]), np.array([]), np.array([]))
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rawtokens.control_tokens import ControlTokens, found_tokens
 from rawtokens.records import Conversation, Json, Prompt, Rejection
-from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.control_tokens import ControlTokens, found_tokens
+from rawtokens.target.rendering import PromptOptions, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
 
 FAMILIES = ("kimi", "qwen3", "deepseek_v31", "glm45", "gpt_oss")
 TYPED = {  # what people type, and the ids that it would become

@@ -15,8 +15,8 @@ from rawtokens.demo import prompts
 from rawtokens.demo.model import EMBEDDING, STAMP, WEIGHTS, Bits, expanded, read_weights, write_demo_model
 from rawtokens.errors import InputError
 from rawtokens.records import Conversation, Prompt
-from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.rendering import PromptOptions, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
 
 ENGINE_PYTHON = Path(__file__).parents[1] / ".venv-sglang/bin/python"
 Floats = npt.NDArray[np.float32]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from rawtokens import display
-from rawtokens.display import figure_html, printable, shortened, table_html
+from rawtokens.reporting import display
+from rawtokens.reporting.display import figure_html, printable, shortened, table_html
 
 
 @given(st.text())

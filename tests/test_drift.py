@@ -7,10 +7,10 @@ import real_tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawtokens.drift import PLACES, drift_of, places_of, retokenise
-from rawtokens.id_bytes import IdBytes
-from rawtokens.samples import Sample
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.fidelity.drift import PLACES, drift_of, places_of, retokenise
+from rawtokens.reporting.samples import Sample
+from rawtokens.target.id_bytes import IdBytes
+from rawtokens.target.target_tokenizer import Tokenizer
 
 END, CLOSER, SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END = 163586, 163607, 163595, 163596, 163597, 163598, 163599
 PROMPT = [163587, 2482, 163601, 5376, 163586, 163588, 69702, 163601, 163606]

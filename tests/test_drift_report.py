@@ -20,7 +20,7 @@ from rawtokens.demo.drift_report import (
     wilson,
     write_report,
 )
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.target_tokenizer import Tokenizer
 
 
 def rows(changed: list[int], *, was: list[int] | None = None, becomes: list[int] | None = None) -> pd.DataFrame:

@@ -12,10 +12,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerBase, TokenizersBackend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from rawtokens.encoding import UNCUT, TextEncoder, Way
 from rawtokens.records import Json
-from rawtokens.target_tokenizer import Tokenizer as TargetTokenizer
-from rawtokens.target_tokenizer import load_tokenizer
+from rawtokens.target.encoding import UNCUT, TextEncoder, Way
+from rawtokens.target.target_tokenizer import Tokenizer as TargetTokenizer
+from rawtokens.target.target_tokenizer import load_tokenizer
 
 CONVERSATIONS = 5_000
 WORDS: tuple[str, ...] = (
@@ -280,7 +280,7 @@ def test_any_other_structure_gets_batches_and_the_same_ids(other: Callable[[], T
 
 
 def test_a_core_that_gives_other_ids_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.encoding._split_pattern", lambda _: r"\w|\W")
+    monkeypatch.setattr("rawtokens.target.encoding._split_pattern", lambda _: r"\w|\W")
     assert as_core(small(PIECES)).way == "batch"
 
 

@@ -26,7 +26,7 @@ OUTPUT: list[int] = RECORDED["choices"][0]["token_ids"]
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 0.01)
+    monkeypatch.setattr("rawtokens.capture.servers.LONGEST_REST", 0.01)
 
 
 def write_prompts(folder: Path, *prompts: list[int]) -> None:

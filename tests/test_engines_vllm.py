@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens import servers
+from rawtokens.capture import servers
 from rawtokens.engines import vllm
 from rawtokens.engines.answers import Answer, Failure, Sent, ServerFacts
 from rawtokens.engines.choice import engine_of

@@ -9,11 +9,11 @@ from family_tokens import FAMILY_OF, VOCABULARIES, markers_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawtokens.checks import prompt_digests
 from rawtokens.markers import Channels, IdSequence, Markers, thinking_mode
 from rawtokens.records import Response, Thinking
-from rawtokens.response_columns import IdLists, ResponseColumns
-from rawtokens.samples import Sample, split_output
+from rawtokens.reporting.samples import Sample, split_output
+from rawtokens.response_checks.checks import prompt_digests
+from rawtokens.response_checks.response_columns import IdLists, ResponseColumns
 from rawtokens.verification import DEFAULT_POLICY, verify
 
 NAMES = sorted(VOCABULARIES)

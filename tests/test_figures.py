@@ -15,8 +15,8 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
-from rawtokens import figures, throughput, token_statistics
-from rawtokens.display import figure_html
+from rawtokens.reporting import figures, throughput, token_statistics
+from rawtokens.reporting.display import figure_html
 
 OF_ROWS: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "reasoning_length": figures.reasoning_length,

@@ -26,7 +26,7 @@ Handler = Callable[[dict[str, list[int]]], httpx.Response]
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
-    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 0.01)
+    monkeypatch.setattr("rawtokens.capture.servers.LONGEST_REST", 0.01)
 
 
 def target(**changes: object) -> Target:
@@ -287,7 +287,9 @@ def test_what_the_transport_lets_through_is_a_lost_connection(tmp_path: Path, er
 def test_a_full_queue_does_not_stop_a_run_whose_requests_are_being_worked_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rawtokens.servers.CONNECT_SECONDS", -5.0)  # a request counts as being worked on at once
+    monkeypatch.setattr(
+        "rawtokens.capture.servers.CONNECT_SECONDS", -5.0
+    )  # a request counts as being worked on at once
     write_prompts(tmp_path, 2)
     taken: list[int] = []
 
@@ -308,7 +310,7 @@ def test_a_full_queue_does_not_stop_a_run_whose_requests_are_being_worked_on(
 def test_a_dead_server_among_several_takes_no_work_from_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str, dead_first: bool
 ) -> None:
-    monkeypatch.setattr("rawtokens.servers.LONGEST_REST", 15.0)
+    monkeypatch.setattr("rawtokens.capture.servers.LONGEST_REST", 15.0)
     write_prompts(tmp_path, 30)
     asked: list[str] = []
 
@@ -656,7 +658,7 @@ def test_progress_counts_everything_from_the_start(tmp_path: Path, monkeypatch: 
 
 def test_a_server_that_answers_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rawtokens.generation._REPORT_SECONDS", 0.01)
-    monkeypatch.setattr("rawtokens.servers._SILENT_SECONDS", 0.02)
+    monkeypatch.setattr("rawtokens.capture.servers._SILENT_SECONDS", 0.02)
     write_prompts(tmp_path, 1)
     told: list[Progress] = []
 

@@ -7,10 +7,10 @@ import httpx
 import pytest
 from faulty_proxies import ANSWER, PatientServer, Proxy, chat_only
 
-from rawtokens.check_table import Check
-from rawtokens.golden import GOLDEN_PROMPT, Golden, ask_golden, segment_lines
 from rawtokens.records import Json
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.server_checks.check_table import Check
+from rawtokens.server_checks.golden import GOLDEN_PROMPT, Golden, ask_golden, segment_lines
+from rawtokens.target.target_tokenizer import Tokenizer
 
 URL = "http://one:1"
 KEY = "k-not-to-be-told"

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens.id_bytes import LOST, IdBytes, Span, first_difference
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.id_bytes import LOST, IdBytes, Span, first_difference
+from rawtokens.target.target_tokenizer import Tokenizer
 
 
 def table_of(tokenizer: Tokenizer, pieces: list[bytes], *, exact: bool = True) -> IdBytes:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rawtokens import journal
+from rawtokens.capture.known_keys import KnownKeys
 from rawtokens.errors import InputError, LockedError, RunStopped
-from rawtokens.known_keys import KnownKeys
 from rawtokens.records import Rejection, Response
 
 

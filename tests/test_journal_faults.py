@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_journal import line, rejection, response
 
 from rawtokens import journal
+from rawtokens.capture.known_keys import KnownKeys
 from rawtokens.errors import InputError, LockedError, RunStopped
-from rawtokens.known_keys import KnownKeys
 from rawtokens.locking import lock
 from rawtokens.shards import Shard
 

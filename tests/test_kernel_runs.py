@@ -4,7 +4,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from rawtokens.errors import RunStopped
-from rawtokens.kernel_runs import AFTER_STOP, LINE_LIMIT, KernelRun
+from rawtokens.notebook_stages.kernel_runs import AFTER_STOP, LINE_LIMIT, KernelRun
 
 
 def test_printed_pieces_become_whole_lines() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens import known_keys
+from rawtokens.capture import known_keys
+from rawtokens.capture.known_keys import KnownKeys, scan_keys
 from rawtokens.errors import InputError
-from rawtokens.known_keys import KnownKeys, scan_keys
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -11,15 +11,16 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer as RawTokenizer
 
-from rawtokens import runs, servers
+from rawtokens import runs
+from rawtokens.capture import servers
 from rawtokens.demo import known_output as known
 from rawtokens.demo.server import DemoServer, start_demo_server
 from rawtokens.generation import Target, generate
 from rawtokens.journal import JOURNAL, read_responses
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Json, Response, Sampling
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer, load_tokenizer
 from rawtokens.verification import verify_journal
 
 WHOLE = [646, 2742, 32155, 1215, 12981, 26, 261, 2390, 18858, 13, 163607]

@@ -14,7 +14,7 @@ import small_dataset
 from rawtokens import __main__ as command
 from rawtokens import journal
 from rawtokens.__main__ import main
-from rawtokens.pipeline import Plan
+from rawtokens.notebook_stages.pipeline import Plan
 
 RUN = "run: tiny\nmodel: {tokenizer: TOKENIZER}\nservers: {urls: [URL]}\ndatasets: {A: {prompts: a.jsonl}}\n"
 ROW = '{"id": "a", "messages": [{"role": "user", "content": "What is 2+2?"}]}\n'
@@ -126,7 +126,7 @@ def test_a_data_set_named_twice_runs_once(
         ran.append(plan.datasets)
         return plan.run_folder / "index.html"
 
-    monkeypatch.setattr("rawtokens.pipeline.run_stages", run_stages)
+    monkeypatch.setattr("rawtokens.notebook_stages.pipeline.run_stages", run_stages)
     outputs = run_file.parent / "outputs"
     assert main(["run", str(run_file), "--outputs", str(outputs), "--dataset", "A", "--dataset", "A"]) == 0
     assert ran == [("A",)]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawtokens import marker_scan
-from rawtokens.marker_scan import positions_near
+from rawtokens.response_checks import marker_scan
+from rawtokens.response_checks.marker_scan import positions_near
 
 WANTED = [[], [7], [163586, 163607], [1, 128798, 128822], [2, 9, 35, 500], [0, 2**31 - 1]]
 

@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rawtokens.errors import TokenizerError
 from rawtokens.markers import Channels, GivenMarkers, Markers, find_markers, given_markers, last_position, thinking_mode
-from rawtokens.response_columns import IdLists
-from rawtokens.segments import segment
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.response_checks.response_columns import IdLists
+from rawtokens.response_checks.segments import segment
+from rawtokens.target.target_tokenizer import Tokenizer
 
 QWEN3 = {
     "<|im_start|>": 151644,

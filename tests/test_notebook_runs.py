@@ -15,8 +15,8 @@ from nbformat import read, write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rawtokens.errors import InputError, RunStopped, ServerError
-from rawtokens.notebook_runs import check_parameters, execute_notebook
-from rawtokens.stages import read_stage_record, write_stage_record
+from rawtokens.notebook_stages.notebook_runs import check_parameters, execute_notebook
+from rawtokens.notebook_stages.stages import read_stage_record, write_stage_record
 
 PARAMETERS = (
     'dataset: str = "B1"  # which data set\nlimit: int = 3  # rows\nrate: float = 1.0  # a second\nfast: bool = False'
@@ -26,7 +26,7 @@ PARAMETERS = (
 def write_notebook(path: Path, *cells: str, marker: bool = True) -> Path:
     parameters = new_code_cell(PARAMETERS)
     parameters.metadata.tags = ["parameters"]
-    ending = [f"from rawtokens.display import completed\ncompleted({path.stem!r})"] if marker else []
+    ending = [f"from rawtokens.reporting.display import completed\ncompleted({path.stem!r})"] if marker else []
     kernelspec = {"name": "python3", "language": "python", "display_name": "Python 3"}
     notebook = new_notebook(metadata={"kernelspec": kernelspec})
     notebook.cells = [new_markdown_cell("# Try it"), parameters, *map(new_code_cell, [*cells, *ending])]
@@ -138,7 +138,7 @@ def lock_is_freed_within(seconds: float, folder: Path) -> bool:
 
 PARENT = """
 from pathlib import Path
-from rawtokens.notebook_runs import execute_notebook
+from rawtokens.notebook_stages.notebook_runs import execute_notebook
 execute_notebook(Path("04_wait.ipynb"), executed=Path("e.ipynb"), report=Path("r.html"), parameters={}, title="t")
 """
 
@@ -225,7 +225,7 @@ def test_half_a_notebook_on_a_full_disk_is_one_line(
         running.write_text('{"cells": [')
         return OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rawtokens.kernel_runs.KernelRun.execute", half)
+    monkeypatch.setattr("rawtokens.notebook_stages.kernel_runs.KernelRun.execute", half)
     executed = tmp_path / "out" / "01_try.ipynb"
     with pytest.raises(RunStopped, match=r"No space left on device\); make room, run it again"):
         execute_notebook(notebook, executed=executed, report=tmp_path / "r.html", parameters={}, title="t")

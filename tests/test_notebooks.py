@@ -11,7 +11,7 @@ import pytest
 
 from rawtokens.__main__ import main
 from rawtokens.demo.server import DemoServer
-from rawtokens.pipeline import NOTEBOOKS
+from rawtokens.notebook_stages.pipeline import NOTEBOOKS
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))

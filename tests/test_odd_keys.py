@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rawtokens.capture.planned import count_missing
 from rawtokens.generation import Target, generate
 from rawtokens.journal import JOURNAL, journal_paths, key_of, read_keys, read_responses
 from rawtokens.markers import Markers
-from rawtokens.planned import count_missing
 from rawtokens.records import PROMPTS_SCHEMA, Sampling
 from rawtokens.shards import WHOLE, Shard
 from rawtokens.verification import verify_journal

@@ -4,7 +4,7 @@ import threading
 import pytest
 import uvloop
 
-from rawtokens.own_loop import in_own_loop
+from rawtokens.capture.own_loop import in_own_loop
 
 
 def nothing() -> None:

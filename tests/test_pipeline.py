@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import small_dataset
 
-from rawtokens import journal, pipeline
+from rawtokens import journal
 from rawtokens.engines.sglang import sampling_parameters
 from rawtokens.errors import InputError, LockedError, ResumeError, TokenizerError
-from rawtokens.pipeline import NOTEBOOKS, Plan, run_stages
+from rawtokens.notebook_stages import pipeline
+from rawtokens.notebook_stages.pipeline import NOTEBOOKS, Plan, run_stages
+from rawtokens.notebook_stages.stage_parameters import stage_parameters
 from rawtokens.records import Json, Sampling
 from rawtokens.run_file import RunFile, load_run_file
 from rawtokens.shards import shard_of
-from rawtokens.stage_parameters import stage_parameters
 
 ROOT = Path(__file__).parents[1]
 RUN = """run: demo
@@ -72,7 +73,7 @@ class Notebooks:
 @pytest.fixture
 def notebooks(monkeypatch: pytest.MonkeyPatch) -> Notebooks:
     made = Notebooks()
-    monkeypatch.setattr("rawtokens.notebook_runs.execute_notebook", made.execute)
+    monkeypatch.setattr("rawtokens.notebook_stages.notebook_runs.execute_notebook", made.execute)
     return made
 
 
@@ -180,7 +181,7 @@ def test_new_code_runs_the_stages_again_but_asks_no_server_where_nothing_is_miss
     notebooks: Notebooks, settings: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(notebooks, plan(settings, tmp_path))
-    monkeypatch.setattr("rawtokens.stages._kit_digest", lambda: "new")
+    monkeypatch.setattr("rawtokens.notebook_stages.stages._kit_digest", lambda: "new")
     started: list[str] = []
 
     @contextmanager

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rawtokens.capture.known_keys import KnownKeys
+from rawtokens.capture.planned import count_missing, count_planned, planned_keys, planned_requests, seeded
 from rawtokens.journal import write_rejections
-from rawtokens.known_keys import KnownKeys
-from rawtokens.planned import count_missing, count_planned, planned_keys, planned_requests, seeded
 from rawtokens.records import PROMPTS_SCHEMA, Rejection, Sampling
 from rawtokens.shards import Shard
 
@@ -59,7 +59,7 @@ def test_a_prompts_samples_go_out_together_with_its_ids(tmp_path: Path) -> None:
 
 
 def test_order_is_kept_beyond_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.planned._BLOCK_ROWS", 3)
+    monkeypatch.setattr("rawtokens.capture.planned._BLOCK_ROWS", 3)
     write_prompts(tmp_path, {name: [99 - number] for number, name in enumerate("abcdefgh")})
     planned = [request.key[0] for request in planned_requests(tmp_path, 1)]
     assert [sorted(planned[start : start + 3]) for start in (0, 3, 6)] == [list("abc"), list("def"), list("gh")]
@@ -110,7 +110,9 @@ def test_the_order_of_a_block_is_no_choice_by_length_or_content(tmp_path: Path) 
 
 def test_reading_prompts_imports_no_large_library_while_the_loop_of_a_run_waits(tmp_path: Path) -> None:
     write_prompts(tmp_path)
-    program = "import sys; from pathlib import Path; from rawtokens.planned import planned_requests as planned\n"
+    program = (
+        "import sys; from pathlib import Path; from rawtokens.capture.planned import planned_requests as planned\n"
+    )
     program += "before = set(sys.modules); list(planned(Path(sys.argv[1]), 1))\n"
     program += "print(*sorted({name.partition('.')[0] for name in {*sys.modules} - before} & {'pandas', 'datasets'}))\n"
     program += "print('pyarrow.compute' in {*sys.modules} - before)"

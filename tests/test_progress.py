@@ -1,7 +1,7 @@
 import pytest
 from small_dataset import response
 
-from rawtokens.progress import Progress, Tally, bin_seconds, latency_bin
+from rawtokens.capture.progress import Progress, Tally, bin_seconds, latency_bin
 
 
 def test_a_run_is_counted_from_its_answers_and_its_failures() -> None:

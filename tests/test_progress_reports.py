@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rawtokens.errors import InputError, LockedError, RunStopped
-from rawtokens.progress import Progress
-from rawtokens.progress_reports import (
+from rawtokens.capture.progress import Progress
+from rawtokens.capture.progress_reports import (
     INTERRUPTED,
     ProgressReports,
     duration,
@@ -15,6 +14,7 @@ from rawtokens.progress_reports import (
     require_through,
     until_stopped,
 )
+from rawtokens.errors import InputError, LockedError, RunStopped
 from rawtokens.shards import Shard
 
 

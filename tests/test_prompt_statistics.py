@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from rawtokens import figures, prompt_statistics, prompt_takeaways, token_statistics
+from rawtokens.capture.rejections import each_rejection, new_rejections
 from rawtokens.prompts import FileCounts, tokenize_file
 from rawtokens.records import Rejection
-from rawtokens.rejections import each_rejection, new_rejections
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer
-from rawtokens.thinking_modes import Portion
+from rawtokens.reporting import figures, prompt_statistics, prompt_takeaways, token_statistics
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.target.thinking_modes import Portion
 
 MIX = (
     Portion(share=0.75, template_kwargs={"thinking": True}),

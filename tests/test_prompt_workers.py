@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from rawtokens.errors import InputError, RunStopped, TokenizerError
-from rawtokens.prompt_workers import Row, Tokenized, tokenize_rows, usable_cores
 from rawtokens.records import PROMPTS_SCHEMA, Conversation, Json, Rejection
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.prompt_workers import Row, Tokenized, tokenize_rows, usable_cores
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
 
 OPTIONS = PromptOptions(template_kwargs={"thinking": True})
 
@@ -120,7 +120,7 @@ def test_a_negative_number_of_processes_is_refused(target: Tokenizer) -> None:
 def test_usable_cores_are_those_that_the_process_may_run_on() -> None:
     if hasattr(os, "sched_setaffinity"):
         command = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-        command += "from rawtokens.prompt_workers import usable_cores; print(usable_cores())"
+        command += "from rawtokens.target.prompt_workers import usable_cores; print(usable_cores())"
         assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout == "1\n"
     assert usable_cores() >= 1
 
@@ -131,8 +131,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_prompt_workers import OPTIONS, rows
 from multiprocessing import active_children
-from rawtokens.prompt_workers import tokenize_rows
-from rawtokens.target_tokenizer import load_tokenizer
+from rawtokens.target.prompt_workers import tokenize_rows
+from rawtokens.target.target_tokenizer import load_tokenizer
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it

@@ -11,8 +11,8 @@ from rawtokens.errors import InputError
 from rawtokens.journal import read_rejections
 from rawtokens.prompts import read_prompts, tokenize_file
 from rawtokens.records import PROMPTS_SCHEMA, Conversation, Json, Prompt, Rejection
-from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.rendering import PromptOptions, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
 
 # Published ids of the real Kimi-K2.5 (its first validation).
 TWO_PLUS_TWO = [163587, 2482, 163601, 5376, 387, 220, 17, 10, 17, 30, 163586, 163588, 69702, 163601, 163606]

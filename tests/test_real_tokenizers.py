@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import real_tokenizers
 
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.target_tokenizer import Tokenizer
 
 TEXT = "naïve  don't 12345\n\tdef f(x): 你好，世界 🙂"
 DEEPSEEK = [2720, 91223, 223, 2090, 1664, 223, 6895, 1883, 201, 62783, 285, 4042, 2605, 223, 30594, 303, 3427, 68139]

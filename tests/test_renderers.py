@@ -27,7 +27,7 @@ from renderers.gpt_oss import GptOssRenderer  # type: ignore[import-untyped]
 from renderers.kimi_k25 import KimiK25Renderer  # type: ignore[import-untyped]
 from renderers.qwen3 import Qwen3Renderer  # type: ignore[import-untyped]
 
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.target_tokenizer import Tokenizer
 
 Message = dict[str, Any]
 

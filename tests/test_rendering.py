@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from rawtokens.errors import InputError
 from rawtokens.records import Conversation, Json, Prompt, Rejection
-from rawtokens.rendering import PromptOptions, check_options, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.rendering import PromptOptions, check_options, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
 
 
 def row(number: int, *contents: str) -> Conversation:

@@ -11,20 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rawtokens import runs, servers
-from rawtokens.audit_records import read_audits
-from rawtokens.audits import audit_drift
+from rawtokens import runs
+from rawtokens.capture import servers
 from rawtokens.demo.server import DemoServer
 from rawtokens.engines.answers import Failure
 from rawtokens.engines.sglang_scores import Scores, parse_scores, score_body
 from rawtokens.errors import InputError
+from rawtokens.fidelity.audit_records import read_audits
+from rawtokens.fidelity.audits import audit_drift
+from rawtokens.fidelity.replay import REPLAY_SCHEMA, TIE, read_replay, replay, replay_if_asked, summarise
+from rawtokens.fidelity.replay_losses import changes, likelihood_by_position, loss_behind_changes
 from rawtokens.generation import Target, generate
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Json, Sampling
-from rawtokens.rendering import PromptOptions
-from rawtokens.replay import REPLAY_SCHEMA, TIE, read_replay, replay, replay_if_asked, summarise
-from rawtokens.replay_losses import changes, likelihood_by_position, loss_behind_changes
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
 from rawtokens.verification import verify_journal
 
 SIZE = 100

@@ -9,7 +9,7 @@ from nbformat import NotebookNode, write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from rawtokens.errors import InputError
-from rawtokens.reports import render_report
+from rawtokens.reporting.reports import render_report
 
 HOSTILE = "</pre></code></details></main><script>alert(1)</script><img src=x onerror=alert(1)>\x00\x1b[31m\u202eevil"
 ALLOWED_TAGS = """

@@ -5,13 +5,13 @@ from typing import cast
 
 import pytest
 
-from rawtokens.id_bytes import LOST, IdBytes
+from rawtokens.fidelity.replies import Unread, read_reply
+from rawtokens.fidelity.rerendering import Rerendered, rerender
 from rawtokens.records import Conversation, Json
-from rawtokens.replies import Unread, read_reply
-from rawtokens.rerendering import Rerendered, rerender
-from rawtokens.samples import Sample
-from rawtokens.target_tokenizer import Tokenizer
-from rawtokens.tool_arguments import wanted_form
+from rawtokens.reporting.samples import Sample
+from rawtokens.target.id_bytes import LOST, IdBytes
+from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.target.tool_arguments import wanted_form
 
 QUESTION: dict[str, Json] = {"role": "user", "content": "What is 2+2?"}
 CALL = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rawtokens.errors import InputError
-from rawtokens.response_columns import IdLists, ResponseColumns, ResponseTexts
+from rawtokens.response_checks.response_columns import IdLists, ResponseColumns, ResponseTexts
 
 LISTS = st.lists(st.lists(st.integers(-3, 2**31 - 1), max_size=8), max_size=6)
 

@@ -2,9 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rawtokens.checks import DEFAULT_POLICY
-from rawtokens.errors import InputError, RunStopped
-from rawtokens.retried_rows import (
+from rawtokens.capture.retried_rows import (
     CHOSEN_BY_CONTENT,
     RETRIED,
     RetriedRows,
@@ -12,7 +10,9 @@ from rawtokens.retried_rows import (
     record_retried,
     retried_in_words,
 )
-from rawtokens.retrying import GENERATION_REASONS
+from rawtokens.capture.retrying import GENERATION_REASONS
+from rawtokens.errors import InputError, RunStopped
+from rawtokens.response_checks.checks import DEFAULT_POLICY
 
 
 def rows(reason: str, lines: int) -> RetriedRows:

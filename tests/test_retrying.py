@@ -14,16 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rawtokens import journal, retrying
+from rawtokens import journal
 from rawtokens.__main__ import main
+from rawtokens.capture import retrying
+from rawtokens.capture.retried_rows import read_retried
+from rawtokens.capture.retrying import GENERATION_REASONS, Retried, retry
 from rawtokens.errors import InputError, LockedError, RunStopped
 from rawtokens.generation import Target, generate
 from rawtokens.journal import JOURNAL, REJECTED, read_keys, read_rejections, read_responses
 from rawtokens.markers import Markers
-from rawtokens.pipeline import Plan, run_stages
+from rawtokens.notebook_stages.pipeline import Plan, run_stages
 from rawtokens.records import PROMPTS_SCHEMA, Rejection, Sampling
-from rawtokens.retried_rows import read_retried
-from rawtokens.retrying import GENERATION_REASONS, Retried, retry
 from rawtokens.run_file import load_run_file
 from rawtokens.shards import Shard
 from rawtokens.verification import verify_journal
@@ -121,7 +122,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     made = Run(tmp_path)
     made.folder.mkdir(parents=True)
     write_prompts(made.folder)
-    monkeypatch.setattr("rawtokens.notebook_runs.execute_notebook", made.execute)
+    monkeypatch.setattr("rawtokens.notebook_stages.notebook_runs.execute_notebook", made.execute)
     stage_01 = Rejection(stage="tokenize", key="9#0", line=9, reason="template_error", detail="d")
     journal.write_rejections(made.folder, "tokenize", [stage_01])
     made.cut, made.refused = {1, 4}, {2, 5}
@@ -422,7 +423,7 @@ def test_what_was_retried_is_on_record_before_anything_moves(run: Run) -> None:
 
 
 def test_the_reasons_of_generation_are_those_in_its_source() -> None:
-    modules = ("engines/answers.py", "engines/sglang.py", "engines/vllm.py", "asking.py", "generation.py")
+    modules = ("engines/answers.py", "engines/sglang.py", "engines/vllm.py", "capture/asking.py", "generation.py")
     sources = [ROOT / "lib/rawtokens" / name for name in modules]
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection"}  # the other half of a condition

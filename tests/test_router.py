@@ -20,13 +20,14 @@ import pytest
 from chaos.client_runs import ClientRun
 from chaos.ground import Ground, Outcome
 
-from rawtokens import server_check, servers
+from rawtokens.capture import servers
 from rawtokens.demo.dialogue_record import VOCABULARY_SIZE
 from rawtokens.demo.server import DemoServer, find_engine_python, weight_version
 from rawtokens.journal import read_responses
 from rawtokens.prompts import PROMPTS
 from rawtokens.records import PROMPTS_SCHEMA
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.server_checks import server_check
+from rawtokens.target.target_tokenizer import Tokenizer
 
 pytestmark = pytest.mark.engine
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from rawtokens.errors import InputError
+from rawtokens.notebook_stages.stage_parameters import prompt_options, stage_parameters
 from rawtokens.records import Sampling
-from rawtokens.rendering import PromptOptions
 from rawtokens.run_file import SamplingSettings, ServerSettings, check_sampling, load_run_file
-from rawtokens.stage_parameters import prompt_options, stage_parameters
-from rawtokens.thinking_modes import mix_from
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.thinking_modes import mix_from
 
 SMALLEST = "run: demo\nmodel: {tokenizer: org/model}\ndatasets:\n  B1: {prompts: prompts.json}\n"
 

@@ -6,8 +6,8 @@ from nbformat import write
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from rawtokens.errors import InputError
-from rawtokens.run_index import run_table, write_index
-from rawtokens.stages import write_stage_record
+from rawtokens.notebook_stages.stages import write_stage_record
+from rawtokens.reporting.run_index import run_table, write_index
 
 SUMMARY = {
     "dataset": "B1",

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import small_dataset
 
-from rawtokens import run_status
-from rawtokens.pipeline import Plan, _parts
-from rawtokens.progress import Progress
-from rawtokens.progress_reports import ProgressFile, ProgressReports, read_progress
+from rawtokens.capture import run_status
+from rawtokens.capture.progress import Progress
+from rawtokens.capture.progress_reports import ProgressFile, ProgressReports, read_progress
+from rawtokens.capture.run_status import is_going, status_lines
+from rawtokens.notebook_stages.pipeline import Plan, _parts
+from rawtokens.notebook_stages.stages import digest_of, write_stage_record
 from rawtokens.run_file import load_run_file
-from rawtokens.run_status import is_going, status_lines
 from rawtokens.shards import Shard
-from rawtokens.stages import digest_of, write_stage_record
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,9 +10,9 @@ from rawtokens import runs
 from rawtokens.engines.answers import ServerFacts
 from rawtokens.errors import InputError, ResumeError, ServerError
 from rawtokens.records import Json, Sampling
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer
-from rawtokens.thinking_modes import Portion
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.target.thinking_modes import Portion
 
 FACTS = ServerFacts(version="0.5.23", model="demo", weight_version="default", dtype="bfloat16")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rawtokens.safe_html import clean_html, prose_html
+from rawtokens.reporting.safe_html import clean_html, prose_html
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import small_dataset
 from small_dataset import CALL, CLOSER, END, OPENER, SECTION, SECTION_END
 from transformers import PreTrainedTokenizerBase
 
-from rawtokens import decoded, samples, token_statistics
-from rawtokens.decoded import Segment
-from rawtokens.display import printable
 from rawtokens.markers import Markers, find_markers
-from rawtokens.safe_html import clean_html
-from rawtokens.samples import Sample
+from rawtokens.reporting import decoded, samples, token_statistics
+from rawtokens.reporting.decoded import Segment
+from rawtokens.reporting.display import printable
+from rawtokens.reporting.safe_html import clean_html
+from rawtokens.reporting.samples import Sample
 
 MARKERS = Markers(
     family="kimi",

@@ -14,17 +14,24 @@ from faulty_proxies import ANSWER, CONTEXT, Fault, PatientServer, Proxy, chat_on
 from faulty_proxies import truncates as truncating
 from httpx_aiohttp import AiohttpTransport
 
-from rawtokens import servers
 from rawtokens.__main__ import main
-from rawtokens.answer_checks import echo_check, stop_check, thinking_check
-from rawtokens.check_table import Check, checks_takeaway, checks_text, require_no_failure, without_secret, write_checks
+from rawtokens.capture import servers
 from rawtokens.demo.server import DemoServer
 from rawtokens.engines.answers import Answer
 from rawtokens.errors import ServerError
-from rawtokens.fact_checks import stop_id_check
-from rawtokens.server_check import check_server, check_servers
-from rawtokens.server_questions import Heard
-from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+from rawtokens.server_checks.answer_checks import echo_check, stop_check, thinking_check
+from rawtokens.server_checks.check_table import (
+    Check,
+    checks_takeaway,
+    checks_text,
+    require_no_failure,
+    without_secret,
+    write_checks,
+)
+from rawtokens.server_checks.fact_checks import stop_id_check
+from rawtokens.server_checks.server_check import check_server, check_servers
+from rawtokens.server_checks.server_questions import Heard
+from rawtokens.target.target_tokenizer import Tokenizer, load_tokenizer
 
 URL = "http://one:1"
 KEY = "k-not-to-be-told"
@@ -372,7 +379,7 @@ def test_the_command_shows_no_key_and_exits_with_1_on_a_failure(
     chat_alone: bool,
 ) -> None:
     transport = Proxy(PatientServer(target, facts=PLANTED), question=chat_only if chat_alone else None)
-    monkeypatch.setattr("rawtokens.servers.AiohttpTransport", lambda **_: transport)
+    monkeypatch.setattr("rawtokens.capture.servers.AiohttpTransport", lambda **_: transport)
     monkeypatch.setenv("SERVER_AUTH", KEY)
     arguments = ["check-server", URL, "--tokenizer", str(kimi_folder), "--api-key-env", "SERVER_AUTH", "--golden"]
     assert main(arguments) == int(chat_alone)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from rawtokens import servers
+from rawtokens.capture import servers
+from rawtokens.capture.servers import Asked, Server
+from rawtokens.capture.transport import CONNECT_SECONDS
 from rawtokens.engines.answers import Failure, Next, ServerFacts
 from rawtokens.errors import ServerError
-from rawtokens.servers import Asked, Server
-from rawtokens.transport import CONNECT_SECONDS
 
 ONE, TWO = "http://one:1", "http://two:1"
 KEY = "k-not-to-be-told"
@@ -103,7 +103,7 @@ def pool_of(*urls: str, window: int = 4) -> tuple[servers.ServerPool, list[Serve
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The monotonic clock, to be set by hand."""
     now = [100.0]
-    monkeypatch.setattr("rawtokens.servers.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rawtokens.capture.servers.time.monotonic", lambda: now[0])
     return now
 
 

@@ -7,14 +7,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rawtokens import chat_comparison, runs, server_check, servers
+from rawtokens import runs
+from rawtokens.capture import servers
 from rawtokens.demo.server import DemoServer, weight_version
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Json, Response, Sampling
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer
+from rawtokens.server_checks import chat_comparison, server_check
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
 from rawtokens.verification import verify_journal
 
 pytestmark = pytest.mark.engine

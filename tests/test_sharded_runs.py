@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rawtokens.__main__ import main
+from rawtokens.capture.planned import count_missing, planned_keys
 from rawtokens.demo.server import DemoServer
 from rawtokens.generation import Target, generate
 from rawtokens.journal import journal_paths, read_keys, read_rejections, read_responses, rejection_paths
-from rawtokens.planned import count_missing, planned_keys
 from rawtokens.records import PROMPTS_SCHEMA, Sampling
 from rawtokens.shards import WHOLE, Shard
 

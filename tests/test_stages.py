@@ -3,9 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from rawtokens import stages
 from rawtokens.errors import InputError
-from rawtokens.stages import file_state, forget_stage, is_current, read_stage_record, stage_digest, write_stage_record
+from rawtokens.notebook_stages import stages
+from rawtokens.notebook_stages.stages import (
+    file_state,
+    forget_stage,
+    is_current,
+    read_stage_record,
+    stage_digest,
+    write_stage_record,
+)
 
 
 def write_notebook(path: Path, code: str, prose: str = "# A") -> Path:

@@ -15,7 +15,7 @@ import pytest
 import small_dataset
 from slow_server import OUTPUT_IDS, SlowServer, slow_server
 
-from rawtokens.progress_reports import read_progress
+from rawtokens.capture.progress_reports import read_progress
 from rawtokens.records import PROMPTS_SCHEMA
 
 WINDOW, QUICK, PROMPTS = 4, 6, 14

@@ -12,12 +12,12 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils import chat_template_utils
 
-from rawtokens import prompt_workers
 from rawtokens.demo.vocabulary import chat_template, control_names, rank_bytes
 from rawtokens.errors import InputError, TokenizerError
 from rawtokens.records import Json
-from rawtokens.target_tokenizer import PROBES, Tokenizer, load_tokenizer, template_arguments
-from rawtokens.tokenizer_checks import check_class
+from rawtokens.target import prompt_workers
+from rawtokens.target.target_tokenizer import PROBES, Tokenizer, load_tokenizer, template_arguments
+from rawtokens.target.tokenizer_checks import check_class
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +104,7 @@ def test_a_tokenizer_that_encodes_otherwise_than_its_file_is_refused(
     content["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     content["pre_tokenizer"]["trim_offsets"] = True
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    monkeypatch.setattr("rawtokens.target_tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: encoder)
+    monkeypatch.setattr("rawtokens.target.target_tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: encoder)
     with pytest.raises(TokenizerError, match="other ids than its tokenizer"):
         load_tokenizer(str(folder))
 
@@ -283,7 +283,7 @@ def test_an_id_that_the_template_did_not_write_is_refused(
             return {"input_ids": added(super().__call__(text, **arguments)["input_ids"])}
 
     encoder.__class__ = Adding
-    monkeypatch.setattr("rawtokens.target_tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: encoder)
+    monkeypatch.setattr("rawtokens.target.target_tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: encoder)
     with pytest.raises(TokenizerError, match=problem):
         load_tokenizer(str(folder))
 

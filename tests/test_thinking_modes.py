@@ -6,9 +6,9 @@ import pytest
 
 from rawtokens.errors import InputError
 from rawtokens.records import Conversation, Json, Prompt
-from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
-from rawtokens.thinking_modes import (
+from rawtokens.target.rendering import PromptOptions, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.target.thinking_modes import (
     Portion,
     arguments_of,
     check_mix,

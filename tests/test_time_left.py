@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens.progress import Progress, latency_bin
-from rawtokens.time_left import Pace, kaplan_meier, recent_ids_per_second, recent_rates, shares_longer, time_left
+from rawtokens.capture.progress import Progress, latency_bin
+from rawtokens.capture.time_left import (
+    Pace,
+    kaplan_meier,
+    recent_ids_per_second,
+    recent_rates,
+    shares_longer,
+    time_left,
+)
 
 LIMIT = 16_384
 SECONDS_AN_ID = 0.02

@@ -8,9 +8,9 @@ import pytest
 import small_dataset
 from small_dataset import response, write_lines
 
-from rawtokens import takeaways, throughput, token_statistics
 from rawtokens.errors import InputError
 from rawtokens.records import VERIFIED_SCHEMA
+from rawtokens.reporting import takeaways, throughput, token_statistics
 
 SENTENCES = (
     "reasoning_length",

@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from rawtokens.records import Conversation, Json, Prompt, Rejection
-from rawtokens.rendering import PromptOptions, tokenize_conversations
-from rawtokens.target_tokenizer import Tokenizer
-from rawtokens.tool_arguments import Form, wanted_form, with_wanted_form
+from rawtokens.target.rendering import PromptOptions, tokenize_conversations
+from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.target.tool_arguments import Form, wanted_form, with_wanted_form
 
 HEAD = "{% for m in messages %}<|im_user|>{{ m.role }}<|im_middle|>{{ m.content }}{% for c in m.tool_calls or [] %}"
 TAIL = "{% endfor %}<|im_end|>{% endfor %}"

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
+from rawtokens.capture.transport import NoReplyError, Post, Reply, allow_connections, open_post
 from rawtokens.errors import InputError
-from rawtokens.transport import NoReplyError, Post, Reply, allow_connections, open_post
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 

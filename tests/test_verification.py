@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rawtokens import verification
-from rawtokens.checks import complete_policy, prompt_digests
+from rawtokens.capture.known_keys import KnownKeys
 from rawtokens.errors import InputError, RunStopped
-from rawtokens.known_keys import KnownKeys
 from rawtokens.markers import IdSequence, Markers
 from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response, Thinking, Verdict
-from rawtokens.repetition import repeated_share
-from rawtokens.response_columns import IdLists
+from rawtokens.response_checks.checks import complete_policy, prompt_digests
+from rawtokens.response_checks.repetition import repeated_share
+from rawtokens.response_checks.response_columns import IdLists
 from rawtokens.verification import DEFAULT_POLICY, ResponseColumns, verify, verify_journal
 
 END, USER, ASSISTANT, MIDDLE = 163586, 163587, 163588, 163601

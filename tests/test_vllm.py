@@ -12,8 +12,10 @@ import pytest
 from chaos.ground import Ground, make_ground
 
 import rawtokens
-from rawtokens import runs, server_check, servers
+from rawtokens import runs
 from rawtokens.__main__ import main
+from rawtokens.capture import servers
+from rawtokens.capture.transport import NoReplyError, open_post
 from rawtokens.demo.server import DemoServer
 from rawtokens.demo.vllm_server import serve_with_vllm
 from rawtokens.errors import ResumeError
@@ -21,9 +23,9 @@ from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Response, Sampling
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer
-from rawtokens.transport import NoReplyError, open_post
+from rawtokens.server_checks import server_check
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
 from rawtokens.verification import verify_journal
 
 pytestmark = pytest.mark.vllm

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from .errors import InputError, RawTokensError, RunStopped
 
 if TYPE_CHECKING:
-    from .pipeline import Plan
+    from .notebook_stages.pipeline import Plan
 
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / ".demo-model"
@@ -113,7 +113,7 @@ def _port(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .pipeline import NOTEBOOKS, run_stages
+    from .notebook_stages.pipeline import NOTEBOOKS, run_stages
 
     if options.stage is not None and options.stage not in NOTEBOOKS:
         raise InputError(f"there is no stage {options.stage!r}; stages are {', '.join(NOTEBOOKS)}")
@@ -124,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
     plan = _plan(options, options.dataset, stage=options.stage, shard=options.shard)
     say = partial(print, flush=True)  # a log file shows a stage when it starts, not when a buffer is full
     index = run_stages(plan, start_server=_demo_server if options.demo_server else None, on_line=say)
-    from .run_index import run_table
+    from .reporting.run_index import run_table
 
     print(f"\n{run_table(plan.run_folder, datasets=plan.datasets)}\n\nreport: {index}")
     return 0
@@ -134,7 +134,7 @@ def _plan(
     options: argparse.Namespace, names: Sequence[str] | None, *, stage: str | None = None, shard: str = ""
 ) -> "Plan":
     """What the run file and the options ask for; all data sets where `names` gives none."""
-    from .pipeline import NOTEBOOKS, Plan, notebooks_folder
+    from .notebook_stages.pipeline import NOTEBOOKS, Plan, notebooks_folder
     from .run_file import load_run_file
     from .shards import shard_of
 
@@ -166,7 +166,7 @@ def _demo_server() -> Iterator[Callable[[], str]]:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from .run_status import status_lines
+    from .capture.run_status import status_lines
 
     for line in status_lines(_plan(options, options.dataset)):
         print(line, flush=True)
@@ -174,7 +174,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from .retrying import retry
+    from .capture.retrying import retry
 
     name, plan = options.dataset, _plan(options, [options.dataset])
     sampling = plan.settings.sampling
@@ -194,8 +194,8 @@ def _retry(options: argparse.Namespace) -> int:
 
 def _check_server(options: argparse.Namespace) -> int:
     from .addresses import api_key_from, server_urls
-    from .server_check import check_server, checks_takeaway, checks_text, require_no_failure
-    from .target_tokenizer import load_tokenizer, template_arguments
+    from .server_checks.server_check import check_server, checks_takeaway, checks_text, require_no_failure
+    from .target.target_tokenizer import load_tokenizer, template_arguments
 
     (url,) = server_urls([options.url])
     key = api_key_from(options.api_key_env)
@@ -210,7 +210,7 @@ def _check_server(options: argparse.Namespace) -> int:
     checks = asyncio.run(check_server(url, tokenizer, template_kwargs=arguments, api_key=key))
     lines: list[str] = []
     if options.golden:
-        from .golden import ask_golden, segment_lines
+        from .server_checks.golden import ask_golden, segment_lines
 
         golden = asyncio.run(ask_golden(url, tokenizer, template_kwargs=arguments, api_key=key))
         checks += golden.checks

@@ -17,17 +17,17 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from .asking import ABORT_SECONDS, Asker, Target
+from .capture.asking import ABORT_SECONDS, Asker, Target
+from .capture.given_up import GivenUp, stopped_by
+from .capture.own_loop import in_own_loop
+from .capture.planned import Request, count_planned, planned_requests
+from .capture.progress import Progress, Tally
+from .capture.servers import DEFAULT_WINDOW, Server, ServerPool, broke_down, spread
+from .capture.transport import allow_connections, open_post
 from .engines.answers import Failure
 from .errors import RunStopped
-from .given_up import GivenUp, stopped_by
 from .journal import JOURNAL, Journal, open_journal, read_rejections, recorded_weights, write_rejections
-from .own_loop import in_own_loop
-from .planned import Request, count_planned, planned_requests
-from .progress import Progress, Tally
 from .records import Rejection, ResponseLine
-from .servers import DEFAULT_WINDOW, Server, ServerPool, broke_down, spread
-from .transport import allow_connections, open_post
 
 __all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 

@@ -16,12 +16,12 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from .atomic_files import write_atomically
+from .capture.known_keys import KnownKeys, key_at, scan_keys
+from .capture.torn_tails import repair_tail, response_of
 from .errors import InputError, RawTokensError, RunStopped
-from .known_keys import KnownKeys, key_at, scan_keys
 from .locking import lock, refuse_locked
 from .records import Rejection, Response, Stage
 from .shards import WHOLE, Shard
-from .torn_tails import repair_tail, response_of
 
 __all__ = ["lock", "repair_tail", "response_of", "write_atomically"]
 

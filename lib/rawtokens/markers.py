@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from .errors import TokenizerError
-from .marker_families import FAMILIES, Family
 from .records import Thinking
+from .target.marker_families import FAMILIES, Family
 
 IdSequence = tuple[int, ...]
 

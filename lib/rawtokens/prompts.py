@@ -12,16 +12,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .capture.rejections import new_rejections
 from .conversations import read_conversations
 from .errors import InputError, RunStopped, one_line
 from .journal import REJECTED
-from .prompt_workers import tokenize_rows
 from .records import PROMPTS_SCHEMA, open_parquet
-from .rejections import new_rejections
-from .rendering import PromptOptions, check_options
+from .target.prompt_workers import tokenize_rows
+from .target.rendering import PromptOptions, check_options
 
 if TYPE_CHECKING:
-    from .target_tokenizer import Tokenizer
+    from .target.target_tokenizer import Tokenizer
 
 PROMPTS = "prompts.parquet"
 _BATCH = 1000

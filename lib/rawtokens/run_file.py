@@ -15,12 +15,12 @@ import msgspec
 import yaml
 
 from .addresses import check_variable_name, server_urls
-from .control_tokens import ControlTokens
 from .conversations.turns import TURNS
 from .errors import InputError
 from .markers import GivenMarkers
 from .records import Sampling
-from .thinking_modes import Portion, check_arguments, check_mix
+from .target.control_tokens import ControlTokens
+from .target.thinking_modes import Portion, check_arguments, check_mix
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

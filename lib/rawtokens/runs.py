@@ -19,11 +19,11 @@ from .errors import InputError, ResumeError, RunStopped, ServerError
 from .journal import journal_paths, read_responses, write_atomically
 from .locking import lock
 from .records import Json, Sampling
-from .rendering import PromptOptions
 from .run_file import check_sampling
+from .target.rendering import PromptOptions
 
 if TYPE_CHECKING:
-    from .target_tokenizer import Tokenizer
+    from .target.target_tokenizer import Tokenizer
 
 MANIFEST = "run.json"
 _LOCK = ".run.lock"

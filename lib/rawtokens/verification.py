@@ -16,8 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import journal
-from .channel_segments import segment_outputs
-from .checks import (
+from .capture.known_keys import KnownKeys
+from .errors import InputError, RunStopped
+from .markers import Markers, thinking_mode
+from .records import VERIFIED_SCHEMA, Thinking, Verdict, open_parquet
+from .response_checks.channel_segments import segment_outputs
+from .response_checks.checks import (
     DEFAULT_POLICY,
     SEVERITY,
     complete_policy,
@@ -26,12 +30,8 @@ from .checks import (
     reasons_of_keys,
     shapes_of,
 )
-from .errors import InputError, RunStopped
-from .known_keys import KnownKeys
-from .markers import Markers, thinking_mode
-from .records import VERIFIED_SCHEMA, Thinking, Verdict, open_parquet
-from .response_columns import IdLists, ResponseColumns, ResponseTexts
-from .segments import Bools
+from .response_checks.response_columns import IdLists, ResponseColumns, ResponseTexts
+from .response_checks.segments import Bools
 
 __all__ = ["DEFAULT_POLICY", "ResponseColumns", "VerificationSummary", "verify", "verify_journal"]
 

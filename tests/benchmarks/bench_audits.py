@@ -16,11 +16,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rawtokens.demo.vocabulary import build_tokenizer
-from rawtokens.drift import drift_of
-from rawtokens.encoding import TextEncoder
-from rawtokens.id_bytes import IdBytes
-from rawtokens.samples import Sample
-from rawtokens.target_tokenizer import load_tokenizer
+from rawtokens.fidelity.drift import drift_of
+from rawtokens.reporting.samples import Sample
+from rawtokens.target.encoding import TextEncoder
+from rawtokens.target.id_bytes import IdBytes
+from rawtokens.target.target_tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 

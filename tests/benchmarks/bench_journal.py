@@ -21,7 +21,7 @@ from rawtokens.records import PROMPTS_SCHEMA
 SCAN = """
 import resource, sys, time
 from pathlib import Path
-from rawtokens.known_keys import KnownKeys
+from rawtokens.capture.known_keys import KnownKeys
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 path = Path(sys.argv[1])
@@ -42,8 +42,8 @@ print(len(known), min(bare), seconds, rss() - before, peak - before)
 COUNT = """
 import resource, sys, time
 from pathlib import Path
-from rawtokens.known_keys import KnownKeys
-from rawtokens.planned import count_planned, planned_requests
+from rawtokens.capture.known_keys import KnownKeys
+from rawtokens.capture.planned import count_planned, planned_requests
 def rss():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 folder, before = Path(sys.argv[1]), rss()

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from real_tokenizers import write_tokenizer
 
 from rawtokens.demo.vocabulary import build_tokenizer
-from rawtokens.encoding import TextEncoder
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Json
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import Tokenizer, load_tokenizer
+from rawtokens.target.encoding import TextEncoder
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer, load_tokenizer
 
 PROMPTS = 200
 IDS = 966  # a prompt, about

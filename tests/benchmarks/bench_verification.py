@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rawtokens.channel_segments import segment_outputs
-from rawtokens.checks import prompt_digests
 from rawtokens.markers import Markers
 from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response, Thinking
-from rawtokens.repetition import loops
-from rawtokens.response_columns import IdLists, ResponseColumns
+from rawtokens.response_checks.channel_segments import segment_outputs
+from rawtokens.response_checks.checks import prompt_digests
+from rawtokens.response_checks.repetition import loops
+from rawtokens.response_checks.response_columns import IdLists, ResponseColumns
 from rawtokens.verification import verify, verify_journal
 
 END, CLOSER, VOCABULARY = 163586, 163607, 163840

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from rawtokens import runs, servers
+from rawtokens import runs
+from rawtokens.capture import servers
 from rawtokens.errors import RawTokensError
 from rawtokens.generation import Target, generate
 from rawtokens.records import Sampling

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from rawtokens import prompts, runs
 from rawtokens.demo.dialogue_record import Dialogue
 from rawtokens.demo.dialogues import dialogues
-from rawtokens.rendering import PromptOptions
-from rawtokens.target_tokenizer import load_tokenizer
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import load_tokenizer
 
 MAX_NEW_TOKENS = 256
 KINDS = {

@@ -1,6 +1,7 @@
 """The page and the figure of the drift study: shares with their intervals, by temperature, and what changes.
 
-This module does not know how the answers were made (drift_study does), nor how drift is counted (rawtokens.drift does).
+This module does not know how the answers were made (drift_study does), nor how drift is counted
+(rawtokens.fidelity.drift does).
 """
 
 import json
@@ -16,11 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from ..audit_rows import read_rows
-from ..drawing import styled
-from ..drift import drift_of
-from ..id_bytes import IdBytes
-from ..target_tokenizer import Tokenizer
+from ..fidelity.audit_rows import read_rows
+from ..fidelity.drift import drift_of
+from ..reporting.drawing import styled
+from ..target.id_bytes import IdBytes
+from ..target.target_tokenizer import Tokenizer
 
 NAME = "drift_smollm2"
 DRAWS = 10_000

@@ -4,7 +4,7 @@
 captures its answers with the kit's own stages 01 to 03, audits them, and writes a table and a figure. What is there
 already is not made again, so a study that was stopped goes on. The questions are the shortest user turns of BFCL's live
 questions (their functions left out: the model's template has no place for them) and the shortest functions of HumanEval
-to complete, three to one. It does NOT know how drift is counted: rawtokens.drift does.
+to complete, three to one. It does NOT know how drift is counted: rawtokens.fidelity.drift does.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import InputError, RawTokensError
-from ..pipeline import Plan, notebooks_folder, run_stages
+from ..notebook_stages.pipeline import Plan, notebooks_folder, run_stages
 from ..run_file import load_run_file
-from ..target_tokenizer import load_tokenizer
+from ..target.target_tokenizer import load_tokenizer
 from .drift_report import NAME, audited, write_report
 from .server import find_engine_python, launch_demo_server
 

@@ -1,0 +1,263 @@
+"""The servers of a run: which is asked next, how many requests each takes, and what one tells of itself.
+
+httpx is the interface for the control routes; under it an aiohttp transport, since httpx's own collapses above a few
+dozen requests in flight. This module does not know what a run is, nor how /generate is asked (`transport`).
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import aiohttp
+import httpx
+import msgspec
+from httpx_aiohttp import AiohttpTransport
+
+from ..engines import sglang, vllm
+from ..engines.answers import Failure, ServerFacts, error_text
+from ..errors import ServerError, one_line
+from ..records import Json, Rejection
+from .transport import CONNECT_SECONDS
+
+UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
+"""What a request without a usable answer raises; httpx-aiohttp 0.2 lets some of aiohttp's own errors through."""
+
+DEFAULT_WINDOW = 64
+LONGEST_REST = 15.0
+_FULL = ("http_429", "http_503")  # it is well, but takes no more
+_SILENT_SECONDS = 300.0
+_SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
+_SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
+_RATED_IDS = 64  # an answer of fewer ids tells of the queue, not of the rate
+_ALIKE = (
+    *("engine", "version", "model", "served_name", "tokens_route"),
+    *("weight_version", "dtype", "quantization", "vocabulary_size"),
+)
+
+
+class Asked(NamedTuple):
+    """A request that is out: the key of its generation, and when it was sent on the monotonic clock."""
+
+    key: str
+    at: float
+
+
+def broke_down(failure: Failure) -> bool:
+    """Whether it tells of a server, or of the backend of a proxy, that broke down with the request in flight."""
+    return failure.next == "wait" and failure.reason not in _FULL
+
+
+class Server:
+    """What a run knows of one server; all times are seconds on the monotonic clock."""
+
+    def __init__(self, url: str, window: int) -> None:
+        self.url, self.window = url, window
+        self.asked: dict[str, Asked] = {}  # by request id
+        self.answered_at = self.failed_at = self.resting_until = time.monotonic()
+        self.failures = 0  # in a row, a burst of them counted once
+        self.failure: Failure | None = None  # the last one
+        self.proven = False  # whether it gave a good answer in this run
+        self.given_up: list[Rejection] = []  # rows without a good answer of any row since
+        self.room = window  # at the most; less after it said that its queue is full, or broke down again and again
+        self.alone = False  # whether no other request was out when it broke down the last time
+        self._finished = 0  # good answers since it broke down
+        self._slowest = min(_SLOWEST_IDS_A_SECOND, _SLOWEST_SERVER / window)
+        self._longest = 0.0
+
+    def answered(self) -> None:
+        """It answers: it rests no longer."""
+        self.answered_at = self.resting_until = time.monotonic()
+        self.failures = 0
+        self.room = min(self.window, self.room + 1)
+
+    def finished(self, ids: int, seconds: float) -> None:
+        """It gave a good answer of so many ids."""
+        self.proven = True
+        self._finished += 1
+        self._longest = max(self._longest, seconds)
+        if ids >= _RATED_IDS:
+            self._slowest = min(self._slowest, 0.25 * ids / seconds)
+
+    def failed(self, failure: Failure) -> None:
+        """Let it rest, longer with each failure in a row."""
+        self.failed_at = time.monotonic()
+        self.failure = failure
+        if failure.reason in _FULL:
+            self.room = max(1, len(self.asked))
+        if self.resting_until <= self.failed_at:
+            if not self.failures and broke_down(failure):
+                self._broke_down()
+            self.failures += 1
+            self.resting_until = self.failed_at + min(LONGEST_REST, 0.5 * 2**self.failures)
+
+    def _broke_down(self) -> None:
+        """With few good answers between, a row may be what breaks it: of fewer at once, fewer go down with that one."""
+        self.alone = not self.asked
+        if self._finished < self.window:
+            self.room = max(1, self.room // 4)
+        self._finished = 0
+
+    def patience(self, max_new_tokens: int) -> float:
+        """For how many seconds a request may be silent: a long generation says nothing until it ends.
+
+        At 1 id/s, or its share of a server of 100 ids/s, or a quarter of the slowest rate seen, whatever is longest:
+        a request that is given up while it decodes is asked again from its start.
+        """
+        return 60.0 + max_new_tokens / self._slowest
+
+    def silent_seconds(self) -> float:
+        """For how long it has answered nothing although requests are out, where that is longer than it should be."""
+        if not self.asked:
+            return 0.0
+        now = time.monotonic()
+        silent = now - max(self.answered_at, min(asked.at for asked in self.asked.values()))
+        return silent if silent > max(_SILENT_SECONDS, 2.0 * self._longest) else 0.0
+
+
+class ServerPool:
+    """Which of several servers is asked next: the least loaded of those with room that don't rest after a failure."""
+
+    def __init__(self, windows: Mapping[str, int]) -> None:
+        self.servers = [Server(url, window) for url, window in windows.items()]
+
+    def choose(self) -> Server | None:
+        """The server with the smallest share of its window in use; None where none has room.
+
+        One that failed (`failures` is above 0) is offered again after its rest, to be probed.
+        """
+        now = time.monotonic()
+        found, least = None, 1.0
+        for server in self.servers:
+            share = len(server.asked) / server.room
+            if share < least and server.resting_until <= now:
+                found, least = server, share
+        return found
+
+    def pause(self) -> float:
+        """For how many seconds to wait where none can be chosen; jitter spreads out those that wait."""
+        now = time.monotonic()
+        rests = [server.resting_until - now for server in self.servers if server.resting_until > now]
+        return min([1.0, *rests]) * random.uniform(0.5, 1.5) if rests else random.uniform(0.05, 0.15)
+
+    def lost_seconds(self) -> float:
+        """For how long no server has answered anything; 0 while one is well or works on a request.
+
+        A full queue is no silence while a request is being worked on: a long one takes longer than any patience.
+        """
+        now = time.monotonic()
+        line = now - CONNECT_SECONDS - 5.0  # what is out for longer than a connection takes is being computed
+        if not all(server.failures for server in self.servers) or any(
+            asked.at < line for server in self.servers for asked in server.asked.values()
+        ):
+            return 0.0
+        return now - max(server.answered_at for server in self.servers)
+
+
+def windows(facts: Mapping[str, ServerFacts], max_new_tokens: int) -> dict[str, int]:
+    """How many requests each server (by URL) is given at once.
+
+    As many as it runs at once, but no more than its cache holds at a quarter of `max_new_tokens` each: what is sent
+    beyond that waits in its queue, or is thrown out and computed again. 64 where it does not tell (a router).
+    """
+    shares = max(1, max_new_tokens // 4)
+    return {
+        url: max(1, min(known.running_limit or DEFAULT_WINDOW, (known.token_limit or 2**40) // shares))
+        for url, known in facts.items()
+    }
+
+
+def spread(urls: Sequence[str], window: int | Mapping[str, int]) -> dict[str, int]:
+    """Requests in flight by URL; a total is shared out evenly, one each at the least."""
+    if not isinstance(window, int):
+        return {url: window[url] for url in urls}
+    share, rest = divmod(window, len(urls))
+    return {url: max(1, share + (place < rest)) for place, url in enumerate(urls)}
+
+
+def generate_client(
+    window: int, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
+    """An httpx client that keeps `window` requests in flight; the key goes out as a bearer token."""
+    headers = {"Content-Type": "application/json"}
+    if api_key:
+        headers["Authorization"] = f"Bearer {api_key}"
+    limits = httpx.Limits(max_connections=window + 8)
+    return httpx.AsyncClient(transport=transport or AiohttpTransport(limits=limits), headers=headers)
+
+
+async def facts_of(
+    urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+) -> ServerFacts:
+    """The facts of the first of `urls`, with which all the others agree. Raises as `all_facts` does."""
+    return (await all_facts(urls, api_key=api_key, transport=transport))[urls[0]]
+
+
+async def all_facts(
+    urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+) -> dict[str, ServerFacts]:
+    """The facts of every server, by URL; they must agree on model and weight version.
+
+    Raises ServerError where one can't be reached, refuses the key, or differs from the first.
+    """
+    async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
+        answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls])
+    first = answers[0]
+    for url, facts in zip(urls, answers, strict=True):
+        for name in _ALIKE:
+            ours, theirs = getattr(first, name), getattr(facts, name)
+            if ours is not None and theirs is not None and ours != theirs:
+                raise ServerError(
+                    f"{name} is {theirs!r} at {url} but {ours!r} at {urls[0]}; servers of one run must be alike"
+                )
+    return dict(zip(urls, answers, strict=True))
+
+
+async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFacts:
+    """What a server tells, and by that which engine it is; one that tells nothing is taken for SGLang behind a router.
+
+    vLLM names itself as the owner of its model; where a router hides that, /version is vLLM's alone.
+    """
+    get = partial(_get, client, url, api_key=api_key)
+    models = await get("/v1/models")
+    if vllm.owns(models):
+        version, offered = await get("/version"), await _offers(client, f"{url}{vllm.TOKENS_ROUTE}")
+        return vllm.server_facts(models, version, tokens_route=offered, secret=api_key)
+    model_info = await get("/model_info") or await get("/get_model_info")
+    server_info = await get("/server_info") or await get("/get_server_info")
+    if not model_info and not server_info and (version := await get("/version")):
+        return vllm.server_facts(models, version, secret=api_key)
+    return sglang.server_facts(model_info, server_info, models, secret=api_key)
+
+
+async def _offers(client: httpx.AsyncClient, url: str) -> bool:
+    """Whether a route is there: one that is off refuses even what is malformed (vLLM: 403)."""
+    try:
+        reply = await client.post(url, json={}, timeout=CONNECT_SECONDS)
+    except UNANSWERED:
+        return False
+    return reply.status_code in (400, 422)
+
+
+async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str) -> dict[str, Json] | None:
+    """A control route's JSON object, or None where the server (or a router before it) has no such route."""
+    try:
+        reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
+    except UNANSWERED as error:
+        reason = one_line(error).replace(" ssl:default", "")  # aiohttp names its TLS settings, used or not
+        raise ServerError(
+            f"no server answers at {url} ({reason}); start it (`rawtokens serve-demo` starts the "
+            "demo's) or correct servers.urls"
+        ) from error
+    if reply.status_code in (401, 403):
+        said = error_text(reply.content, secret=api_key)
+        raise ServerError(f"{url} refuses the key ({said}); set servers.api_key_env to the variable that holds it")
+    if reply.status_code != 200:
+        return None
+    try:
+        content: dict[str, Json] = msgspec.json.decode(reply.content, type=dict)
+    except msgspec.MsgspecError:
+        return None
+    return content

@@ -1,0 +1,276 @@
+"""The stages of a run in order, each a notebook; what is current is not run again.
+
+`notebooks_folder` holds the notebooks, `run_stages` executes them for every data set and writes the index. This
+module does not know what a notebook does, nor how a demo server is started: the caller passes that in.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ..addresses import api_key_from
+from ..capture.planned import count_missing
+from ..conversations import prompt_files
+from ..errors import InputError, TokenizerError
+from ..journal import JOURNAL, REJECTED, journal_paths, rejection_paths
+from ..locking import lock
+from ..prompts import PROMPTS
+from ..run_file import RunFile, looks_like_path
+from ..runs import MANIFEST, guard_settings
+from ..shards import WHOLE, Shard
+from .stage_parameters import Scalar, prompt_options, shown_settings, stage_parameters
+
+NOTEBOOKS = {
+    "00": "00_check_server",
+    "01": "01_tokenize_prompts",
+    "02": "02_generate_responses",
+    "03": "03_verify_responses",
+    "04": "04_report_token_statistics",
+}
+_TITLES = {
+    "00": "Check a server",
+    "01": "Tokenize prompts",
+    "02": "Generate responses",
+    "03": "Verify responses",
+    "04": "Report token statistics",
+}
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
+STAGES_LOCK = ".stages.lock"
+_INDEX_LOCK = ".index.lock"
+_TURN_SECONDS = 600.0
+# These change no output: where a run lies, which servers answer, how many requests are in flight.
+_IMMATERIAL = ("output_dir", "urls", "api_key_env", "max_in_flight", "prompts")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run_stages` is to do: a run file, where its outputs go, and the part of it that is wanted."""
+
+    settings: RunFile
+    run_folder: Path
+    notebooks: Path
+    datasets: tuple[str, ...]
+    stages: tuple[str, ...] = tuple(NOTEBOOKS)
+    one_stage: bool = False  # stage 00 runs where it was asked for by number, though nothing is to be generated
+    shard: Shard = WHOLE  # stage 02 alone knows shards
+
+
+def notebooks_folder(run_file: Path) -> Path:
+    """The folder of the notebooks: the run file's own, or the clone's. Raises InputError where neither has them."""
+    for folder in (run_file.resolve().parent, Path(__file__).parents[3] / "notebooks"):
+        if (folder / f"{NOTEBOOKS['01']}.ipynb").exists():
+            return folder
+    raise InputError(f"no notebooks beside {run_file} nor in the clone; install the kit with `pip install -e .`")
+
+
+def run_stages(
+    plan: Plan,
+    *,
+    start_server: Callable[[], AbstractContextManager[Callable[[], str]]] | None = None,
+    on_line: Callable[[str], None] = print,
+) -> Path:
+    """Execute what is not current, data set by data set, and write the index; returns its path.
+
+    `start_server` starts a server of the kit's own, only where something is to be generated, and gives a function
+    that waits until it is ready and returns its URL. Raises RawTokensError; what was done stays, and the same
+    call goes on there.
+    """
+    from ..reporting.run_index import write_index
+
+    _check_inputs(plan)
+    with ExitStack() as stack:
+        for name in plan.datasets:
+            stack.enter_context(_writing(plan, name))
+            options = prompt_options(plan.settings, name)
+            guard_settings(plan.run_folder / name, plan.settings.sampling, options)
+        urls: Sequence[str] = plan.settings.servers.urls
+        # A server takes half a minute to start; prompts are tokenized meanwhile.
+        ready = stack.enter_context(start_server()) if start_server and _lacking(plan) else None
+        for name in plan.datasets:
+            _run(plan, "01", name, on_line)
+        lacking = _lacking(plan)
+        if lacking:
+            if start_server:
+                urls = ((ready or stack.enter_context(start_server()))(),)
+            _check_server(plan, on_line, urls)
+        elif plan.one_stage:
+            _check_server(plan, on_line, urls)
+        for stage in ("02", "03", "04"):
+            for name in plan.datasets:
+                _run(plan, stage, name, on_line, urls, again=stage == "02" and name in lacking)
+        if plan.shard != WHOLE or ("03" in plan.stages and "02" not in plan.stages):
+            _tell_missing(plan, on_line)
+        known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
+        with lock(plan.run_folder / _INDEX_LOCK, wait_seconds=_TURN_SECONDS):
+            return write_index(plan.run_folder, datasets=known, settings=shown_settings(plan.settings))
+
+
+@contextmanager
+def _writing(plan: Plan, name: str) -> Iterator[None]:
+    """Keep others out of a data set's folder; shards share it, each shard runs once."""
+    folder = plan.run_folder / name
+    with lock(folder / STAGES_LOCK, shared=plan.shard != WHOLE):
+        if plan.shard == WHOLE:
+            yield
+            return
+        with lock(folder / plan.shard.file_name(STAGES_LOCK)):
+            yield
+
+
+def _tell_missing(plan: Plan, on_line: Callable[[str], None]) -> None:
+    """Say what no shard has made yet: later stages take what is there."""
+    for name in plan.datasets:
+        missing = count_missing(plan.run_folder / name, plan.settings.sampling.samples_per_prompt)
+        if missing:
+            on_line(f"{name}: {missing:,} generations of the data set are missing yet; stage 02 makes them")
+        elif plan.shard != WHOLE:
+            on_line(f"{name}: no shard misses anything; next: the same command without --shard and --stage")
+
+
+def _check_server(plan: Plan, on_line: Callable[[str], None], urls: Sequence[str]) -> None:
+    """Stage 00, which belongs to the run and not to a data set: runs of other data sets take turns."""
+    if "00" in plan.stages:
+        with lock(plan.run_folder / STAGES_LOCK, wait_seconds=_TURN_SECONDS):
+            _run(plan, "00", "", on_line, urls)
+
+
+def _check_inputs(plan: Plan) -> None:
+    """Refuse a missing prompt file, tokenizer folder or key before a kernel starts."""
+    tokenizer = plan.settings.model.tokenizer
+    if looks_like_path(tokenizer) and not Path(tokenizer).is_dir():
+        raise TokenizerError(
+            f"tokenizer {tokenizer}: no such folder; correct model.tokenizer "
+            "(`rawtokens demo-model DIR` makes the demo's)"
+        )
+    for name in plan.datasets:
+        folder = plan.run_folder / name
+        if "01" in plan.stages:
+            for prompts in prompt_files(plan.settings.datasets[name].prompts):
+                if not prompts.exists():
+                    raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
+                if not prompts.is_file():
+                    raise InputError(f"{prompts} of {name} is no file; give a file, or a pattern such as {prompts}/*")
+        elif plan.stages != ("00",) and not (folder / PROMPTS).exists():
+            raise InputError(f"{folder / PROMPTS} is missing; run stage 01 for {name} first")
+    if "00" in plan.stages or _lacking(plan):
+        api_key_from(plan.settings.servers.api_key_env or "")
+
+
+def _lacking(plan: Plan) -> set[str]:
+    """The data sets that stage 02 has to ask a server for; reads whole journals, so ask it once where it will do."""
+    return {name for name in plan.datasets if "02" in plan.stages and _lacks_responses(plan, name)}
+
+
+def _lacks_responses(plan: Plan, name: str) -> bool:
+    folder = plan.run_folder / name
+    if not (folder / PROMPTS).exists():
+        return True
+    try:
+        return count_missing(folder, plan.settings.sampling.samples_per_prompt, shard=plan.shard) > 0
+    except InputError:
+        if "01" in plan.stages and not stage_is_current(plan, "01", name):
+            return True  # damaged prompts are about to be written anew
+        raise
+
+
+def _run(
+    plan: Plan,
+    stage: str,
+    name: str,
+    on_line: Callable[[str], None],
+    urls: Sequence[str] = (),
+    *,
+    again: bool = False,
+) -> None:
+    """Execute a stage's notebook unless what it left is current; `again` executes it all the same."""
+    from .notebook_runs import execute_notebook
+    from .stages import digest_of, write_stage_record
+
+    if stage not in plan.stages:
+        return
+    executed = _executed(plan, stage, name)
+    label = f"{name or plan.settings.run} {NOTEBOOKS[stage]}{' ' * (plan.shard != WHOLE)}{plan.shard}"
+    if stage != "00" and not again and stage_is_current(plan, stage, name):
+        on_line(f"{label}: unchanged")
+        return
+    folder, notebook = plan.run_folder / name, plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb"
+    report = folder / "reports" / f"{executed.stem}.html"
+    parameters = _parameters(plan, stage, name)
+    if stage in ("00", "02", "03"):
+        parameters["urls"] = msgspec.json.encode(list(urls)).decode()
+    started = time.monotonic()
+    on_line(f"{label}: running")
+    execute_notebook(
+        notebook,
+        executed=executed,
+        report=report,
+        parameters=parameters,
+        title=f"{_TITLES[stage]} · {name or plan.settings.run}",
+        on_line=lambda line: on_line(f"  {line}"),
+    )
+    parts, outputs = _parts(plan, stage, name), [executed, report, *_files(plan, stage, name)[1]]
+    write_stage_record(executed, digest=digest_of(parts), outputs=outputs, parts=parts)
+    on_line(f"{label}: done in {time.monotonic() - started:.0f} s")
+
+
+def stage_is_current(plan: Plan, stage: str, name: str) -> bool:
+    """Whether a stage finished with the files, settings and code that are there now; `name` is "" for stage 00."""
+    from .stages import digest_of, is_current
+
+    if stage == "01" and not all((plan.run_folder / name / file).exists() for file in (REJECTED, MANIFEST)):
+        return False  # later stages write them too, so that stage 01's record can't hold their digest
+    return is_current(_executed(plan, stage, name), digest=digest_of(_parts(plan, stage, name)))
+
+
+def stage_changes(plan: Plan, stage: str, name: str) -> list[str]:
+    """Why a stage would run again, in words; none where it is current. Starts nothing and writes nothing."""
+    from .stages import why_stale
+
+    return why_stale(_executed(plan, stage, name), _parts(plan, stage, name))
+
+
+def _parts(plan: Plan, stage: str, name: str) -> dict[str, str]:
+    from .stages import stage_parts
+
+    parameters = {key: value for key, value in _parameters(plan, stage, name).items() if key not in _IMMATERIAL}
+    return stage_parts(plan.notebooks / f"{NOTEBOOKS[stage]}.ipynb", parameters, _files(plan, stage, name)[0])
+
+
+def _parameters(plan: Plan, stage: str, name: str) -> dict[str, Scalar]:
+    parameters = stage_parameters(plan.settings, stage, name, folder=plan.run_folder / name)
+    return {**parameters, "shard": str(plan.shard)} if stage == "02" else parameters
+
+
+def _executed(plan: Plan, stage: str, name: str) -> Path:
+    return plan.run_folder / name / "notebooks" / plan.shard.file_name(f"{NOTEBOOKS[stage]}.ipynb")
+
+
+def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
+    """What a stage reads and what it writes, by path; stage 02's reading is guarded by run.json, not by a digest."""
+    folder = plan.run_folder / name
+    journals = journal_paths(folder)
+    if stage == "00":
+        return [], [folder / "server_check.json"]
+    if stage == "01":
+        return [*prompt_files(plan.settings.datasets[name].prompts), *_tokenizer_files(plan)], [folder / PROMPTS]
+    if stage == "02":
+        own = [folder / plan.shard.file_name(JOURNAL)]
+        return [folder / PROMPTS], own if plan.shard != WHOLE else journals or own
+    if stage == "03":
+        made = [folder / name for name in ("verified.parquet", "audits.parquet", "audits.json")]
+        return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], made
+    read = [folder / name for name in (PROMPTS, "verified.parquet", "completion.json")]
+    return [*read, *rejection_paths(folder), *journals], [folder / "summary.json"]
+
+
+def _tokenizer_files(plan: Plan) -> list[Path]:
+    """Every file of a tokenizer's folder but weights, and a prompt encoder's: each may decide an id.
+
+    A hub id is told by its revision.
+    """
+    folder = Path(plan.settings.model.tokenizer)
+    function = Path((plan.settings.model.prompt_encoder or "").rpartition(":")[0])
+    found = [*(folder.iterdir() if folder.is_dir() else []), function]
+    return sorted(path for path in found if path.is_file() and path.suffix not in _WEIGHTS)

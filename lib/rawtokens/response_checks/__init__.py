@@ -1,0 +1,1 @@
+"""What verification looks at: columns of ids, where their segments fall, and what can be wrong with them."""
