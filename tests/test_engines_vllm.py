@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.engines import vllm
 from rawtokens.engines.answers import Answer, Failure, Sent, ServerFacts
 from rawtokens.engines.choice import engine_of
@@ -294,7 +294,7 @@ def facts(*servers_routes: dict[str, str]) -> ServerFacts:
         return httpx.Response(status, content=body)
 
     urls = [f"http://{host}:1" for host in replies]
-    return asyncio.run(servers.facts_of(urls, transport=httpx.MockTransport(answer)))
+    return asyncio.run(server_facts.facts_of(urls, transport=httpx.MockTransport(answer)))
 
 
 VLLM = {"/v1/models": "models", "/version": "version", "/inference/v1/generate": "error_no_tokens_route"}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rawtokens import runs
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.demo.server import DemoServer
 from rawtokens.engines.answers import Failure
 from rawtokens.engines.sglang_scores import Scores, parse_scores, score_body
@@ -141,7 +141,7 @@ def captured(demo_server: DemoServer, demo_target: Tokenizer, tmp_path_factory: 
     tokenize_file(folder / "questions.jsonl", folder, demo_target, PromptOptions())
     runs.record_tokenizing(folder, demo_target, PromptOptions())
     sampling = Sampling(temperature=0.0, max_new_tokens=96)
-    facts = asyncio.run(servers.facts_of([demo_server.url]))
+    facts = asyncio.run(server_facts.facts_of([demo_server.url]))
     goal = Target(
         urls=(demo_server.url,),
         sampling=sampling,

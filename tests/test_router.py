@@ -20,7 +20,7 @@ import pytest
 from chaos.client_runs import ClientRun
 from chaos.ground import Ground, Outcome
 
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.demo.dialogue_record import VOCABULARY_SIZE
 from rawtokens.demo.server import DemoServer, find_engine_python, weight_version
 from rawtokens.journal import read_responses
@@ -102,7 +102,7 @@ def test_what_a_router_does_not_tell_is_unknown_and_no_contradiction(
     while httpx.get(f"{router}/get_model_info").status_code == 503:
         time.sleep(0.1)
     assert httpx.get(f"{router}/model_info").status_code == 404
-    facts = asyncio.run(servers.facts_of([router]))
+    facts = asyncio.run(server_facts.facts_of([router]))
     assert facts.weight_version == weight_version(demo_folder)
     assert facts.model == demo_folder.name
     assert (facts.version, facts.context_length, facts.running_limit) == (None, None, None)

@@ -15,7 +15,7 @@ from faulty_proxies import truncates as truncating
 from httpx_aiohttp import AiohttpTransport
 
 from rawtokens.__main__ import main
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.demo.server import DemoServer
 from rawtokens.engines.answers import Answer
 from rawtokens.errors import ServerError
@@ -379,7 +379,7 @@ def test_the_command_shows_no_key_and_exits_with_1_on_a_failure(
     chat_alone: bool,
 ) -> None:
     transport = Proxy(PatientServer(target, facts=PLANTED), question=chat_only if chat_alone else None)
-    monkeypatch.setattr("rawtokens.capture.servers.AiohttpTransport", lambda **_: transport)
+    monkeypatch.setattr("rawtokens.capture.server_facts.AiohttpTransport", lambda **_: transport)
     monkeypatch.setenv("SERVER_AUTH", KEY)
     arguments = ["check-server", URL, "--tokenizer", str(kimi_folder), "--api-key-env", "SERVER_AUTH", "--golden"]
     assert main(arguments) == int(chat_alone)
@@ -428,7 +428,7 @@ def test_another_models_tokenizer_fails_and_leaves_the_real_server_alive(
 ) -> None:
     checks = asyncio.run(check_server(demo_server.url, family_target("gpt_oss")))
     assert [item.check for item in checks if item.status == "fail"] == ["same ids on both sides"]
-    assert asyncio.run(servers.facts_of([demo_server.url])).engine == "sglang"
+    assert asyncio.run(server_facts.facts_of([demo_server.url])).engine == "sglang"
     assert demo_server.wait_until_ready(60)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts, servers
 from rawtokens.capture.servers import Asked, Server
 from rawtokens.capture.transport import CONNECT_SECONDS
 from rawtokens.engines.answers import Failure, Next, ServerFacts
@@ -21,7 +21,7 @@ ROUTES: dict[str, object] = {
 
 def facts(handler: Callable[[httpx.Request], httpx.Response], *urls: str) -> ServerFacts:
     transport = httpx.MockTransport(handler)
-    return asyncio.run(servers.facts_of(urls or (ONE,), api_key=KEY, transport=transport))
+    return asyncio.run(server_facts.facts_of(urls or (ONE,), api_key=KEY, transport=transport))
 
 
 def sglang(request: httpx.Request) -> httpx.Response:
@@ -45,7 +45,7 @@ def test_the_key_goes_out_as_a_bearer_token_and_nothing_else_does() -> None:
     facts(handler)
     assert set(seen) == {f"Bearer {KEY}"}
     transport = httpx.MockTransport(lambda request: handler(request))
-    asyncio.run(servers.facts_of([ONE], transport=transport))
+    asyncio.run(server_facts.facts_of([ONE], transport=transport))
     assert seen[-1] is None
 
 
@@ -266,6 +266,6 @@ def test_windows_follow_what_each_server_runs_and_holds() -> None:
 
 def test_the_facts_of_every_server_are_told_by_url() -> None:
     transport = httpx.MockTransport(sglang)
-    found = asyncio.run(servers.all_facts([ONE, TWO], transport=transport))
+    found = asyncio.run(server_facts.all_facts([ONE, TWO], transport=transport))
     assert list(found) == [ONE, TWO]
     assert {known.model for known in found.values()} == {"demo"}

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rawtokens import runs
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.demo.server import DemoServer, weight_version
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
@@ -39,7 +39,7 @@ def write_questions(path: Path, questions: list[str]) -> Path:
 
 
 def capture(folder: Path, url: str, target: Tokenizer, sampling: Sampling) -> tuple[Progress, list[Response]]:
-    facts = asyncio.run(servers.facts_of([url]))
+    facts = asyncio.run(server_facts.facts_of([url]))
     goal = Target(
         urls=(url,),
         sampling=sampling,
@@ -69,7 +69,7 @@ def test_a_server_of_the_right_model_passes_every_check(demo_server: DemoServer,
 
 
 def test_the_weight_version_of_a_record_is_that_of_the_weights(demo_server: DemoServer, demo_folder: Path) -> None:
-    facts = asyncio.run(servers.facts_of([demo_server.url]))
+    facts = asyncio.run(server_facts.facts_of([demo_server.url]))
     assert facts.weight_version == weight_version(demo_folder)
 
 

@@ -14,7 +14,7 @@ from chaos.ground import Ground, make_ground
 import rawtokens
 from rawtokens import runs
 from rawtokens.__main__ import main
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.capture.transport import NoReplyError, open_post
 from rawtokens.demo.server import DemoServer
 from rawtokens.demo.vllm_server import serve_with_vllm
@@ -61,7 +61,7 @@ def captured(
 
 def capture(folder: Path, url: str, sampling: Sampling) -> tuple[Progress, list[Response]]:
     """A capture as notebook 02 makes it."""
-    facts, tokenized = asyncio.run(servers.facts_of([url])), runs.read_tokenized(folder)
+    facts, tokenized = asyncio.run(server_facts.facts_of([url])), runs.read_tokenized(folder)
     target = Target(
         urls=(url,),
         sampling=sampling,
@@ -85,7 +85,7 @@ def running(url: str) -> int:
 
 
 def test_the_server_says_that_it_is_vllm(vllm_server: DemoServer) -> None:
-    facts = asyncio.run(servers.facts_of([vllm_server.url]))
+    facts = asyncio.run(server_facts.facts_of([vllm_server.url]))
     assert (facts.engine, facts.version, facts.context_length, facts.tokens_route) == ("vllm", "0.32.0", 4096, False)
 
 
@@ -112,7 +112,7 @@ def test_the_run_is_recorded_as_vllms_and_goes_on_with_no_other_engine(
     manifest = json.loads((folder / runs.MANIFEST).read_bytes())
     assert (manifest["engine"], manifest["engine_version"]) == ("vllm", "0.32.0")
     assert "/" not in json.dumps(manifest["server"])
-    facts = asyncio.run(servers.facts_of([demo_server.url]))
+    facts = asyncio.run(server_facts.facts_of([demo_server.url]))
     with pytest.raises(ResumeError, match="engine: was 'vllm', now 'sglang'"):
         runs.record_generating(folder, facts, GREEDY)
 

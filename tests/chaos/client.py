@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from rawtokens import runs
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts, servers
 from rawtokens.errors import RawTokensError
 from rawtokens.generation import Target, generate
 from rawtokens.records import Sampling
@@ -24,7 +24,7 @@ async def capture(options: argparse.Namespace) -> None:
     sampling = Sampling(temperature=0.0, max_new_tokens=options.max_new_tokens)
     runs.guard_sampling(options.folder, sampling)
     urls = tuple(options.url)
-    facts = await servers.all_facts(urls)
+    facts = await server_facts.all_facts(urls)
     target = Target(
         urls=urls,
         sampling=sampling,

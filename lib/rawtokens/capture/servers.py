@@ -1,29 +1,17 @@
-"""The servers of a run: which is asked next, how many requests each takes, and what one tells of itself.
+"""The servers of a run: which is asked next, how many requests each takes, and for how long one may be silent.
 
-httpx is the interface for the control routes; under it an aiohttp transport, since httpx's own collapses above a few
-dozen requests in flight. This module does not know what a run is, nor how /generate is asked (`transport`).
+This module does not know what a run is, what a server tells of itself (`server_facts`), nor how it is asked
+(`transport`).
 """
 
-import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
-import aiohttp
-import httpx
-import msgspec
-from httpx_aiohttp import AiohttpTransport
-
-from ..engines import sglang, vllm
-from ..engines.answers import Failure, ServerFacts, error_text
-from ..errors import ServerError, one_line
-from ..records import Json, Rejection
+from ..engines.answers import Failure, ServerFacts
+from ..records import Rejection
 from .transport import CONNECT_SECONDS
-
-UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
-"""What a request without a usable answer raises; httpx-aiohttp 0.2 lets some of aiohttp's own errors through."""
 
 DEFAULT_WINDOW = 64
 LONGEST_REST = 15.0
@@ -32,10 +20,6 @@ _SILENT_SECONDS = 300.0
 _SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
 _SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
 _RATED_IDS = 64  # an answer of fewer ids tells of the queue, not of the rate
-_ALIKE = (
-    *("engine", "version", "model", "served_name", "tokens_route"),
-    *("weight_version", "dtype", "quantization", "vocabulary_size"),
-)
 
 
 class Asked(NamedTuple):
@@ -175,89 +159,3 @@ def spread(urls: Sequence[str], window: int | Mapping[str, int]) -> dict[str, in
         return {url: window[url] for url in urls}
     share, rest = divmod(window, len(urls))
     return {url: max(1, share + (place < rest)) for place, url in enumerate(urls)}
-
-
-def generate_client(
-    window: int, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """An httpx client that keeps `window` requests in flight; the key goes out as a bearer token."""
-    headers = {"Content-Type": "application/json"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    limits = httpx.Limits(max_connections=window + 8)
-    return httpx.AsyncClient(transport=transport or AiohttpTransport(limits=limits), headers=headers)
-
-
-async def facts_of(
-    urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
-) -> ServerFacts:
-    """The facts of the first of `urls`, with which all the others agree. Raises as `all_facts` does."""
-    return (await all_facts(urls, api_key=api_key, transport=transport))[urls[0]]
-
-
-async def all_facts(
-    urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
-) -> dict[str, ServerFacts]:
-    """The facts of every server, by URL; they must agree on model and weight version.
-
-    Raises ServerError where one can't be reached, refuses the key, or differs from the first.
-    """
-    async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
-        answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls])
-    first = answers[0]
-    for url, facts in zip(urls, answers, strict=True):
-        for name in _ALIKE:
-            ours, theirs = getattr(first, name), getattr(facts, name)
-            if ours is not None and theirs is not None and ours != theirs:
-                raise ServerError(
-                    f"{name} is {theirs!r} at {url} but {ours!r} at {urls[0]}; servers of one run must be alike"
-                )
-    return dict(zip(urls, answers, strict=True))
-
-
-async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFacts:
-    """What a server tells, and by that which engine it is; one that tells nothing is taken for SGLang behind a router.
-
-    vLLM names itself as the owner of its model; where a router hides that, /version is vLLM's alone.
-    """
-    get = partial(_get, client, url, api_key=api_key)
-    models = await get("/v1/models")
-    if vllm.owns(models):
-        version, offered = await get("/version"), await _offers(client, f"{url}{vllm.TOKENS_ROUTE}")
-        return vllm.server_facts(models, version, tokens_route=offered, secret=api_key)
-    model_info = await get("/model_info") or await get("/get_model_info")
-    server_info = await get("/server_info") or await get("/get_server_info")
-    if not model_info and not server_info and (version := await get("/version")):
-        return vllm.server_facts(models, version, secret=api_key)
-    return sglang.server_facts(model_info, server_info, models, secret=api_key)
-
-
-async def _offers(client: httpx.AsyncClient, url: str) -> bool:
-    """Whether a route is there: one that is off refuses even what is malformed (vLLM: 403)."""
-    try:
-        reply = await client.post(url, json={}, timeout=CONNECT_SECONDS)
-    except UNANSWERED:
-        return False
-    return reply.status_code in (400, 422)
-
-
-async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str) -> dict[str, Json] | None:
-    """A control route's JSON object, or None where the server (or a router before it) has no such route."""
-    try:
-        reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
-    except UNANSWERED as error:
-        reason = one_line(error).replace(" ssl:default", "")  # aiohttp names its TLS settings, used or not
-        raise ServerError(
-            f"no server answers at {url} ({reason}); start it (`rawtokens serve-demo` starts the "
-            "demo's) or correct servers.urls"
-        ) from error
-    if reply.status_code in (401, 403):
-        said = error_text(reply.content, secret=api_key)
-        raise ServerError(f"{url} refuses the key ({said}); set servers.api_key_env to the variable that holds it")
-    if reply.status_code != 200:
-        return None
-    try:
-        content: dict[str, Json] = msgspec.json.decode(reply.content, type=dict)
-    except msgspec.MsgspecError:
-        return None
-    return content

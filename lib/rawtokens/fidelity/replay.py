@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..addresses import api_key_from, urls_from
-from ..capture.servers import all_facts
+from ..capture.server_facts import all_facts
 from ..capture.transport import NoReplyError, Post, open_post
 from ..engines.answers import Failure, ServerFacts
 from ..engines.sglang_scores import CONTEXT_MARGIN, Scores, parse_scores, score_body

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pandas as pd
 
-from ..capture.servers import UNANSWERED, facts_of, generate_client
+from ..capture.server_facts import UNANSWERED, facts_of, generate_client
 from ..engines.answers import Answer, Failure, error_text
 from ..errors import ServerError
 from ..markers import last_position

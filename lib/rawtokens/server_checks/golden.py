@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from ..capture.servers import facts_of, generate_client
+from ..capture.server_facts import facts_of, generate_client
 from ..engines.answers import Answer, Failure
 from ..errors import ServerError
 from ..markers import thinking_mode

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import httpx
 
-from ..capture import servers
+from ..capture import server_facts
 from ..errors import ServerError
 from ..records import Json
 from ..target.target_tokenizer import Tokenizer
@@ -85,10 +85,10 @@ async def _check_one(
     messages: list[dict[str, Json]] = [{"role": "user", "content": GOLDEN_QUESTION}]
     prompt_ids = tokenizer.prompt_ids(messages, template_kwargs=template_kwargs)
     try:
-        facts = await servers.facts_of([url], api_key=api_key, transport=transport)
+        facts = await server_facts.facts_of([url], api_key=api_key, transport=transport)
     except ServerError as error:
         return [Check(check="reachable", status="fail", seen=str(error))], []
-    async with servers.generate_client(4, api_key=api_key, transport=transport) as client:
+    async with server_facts.generate_client(4, api_key=api_key, transport=transport) as client:
         server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
         text = tokenizer.render(messages, template_kwargs=template_kwargs)
         same = await tokenizer_check(server, prompt_ids, text)
@@ -110,7 +110,7 @@ async def _alike(
     """Whether a server is what the first one is: what they tell, and how their greedy answers begin."""
     name = "like the first server"
     try:
-        await servers.all_facts([first, url], api_key=api_key, transport=transport)
+        await server_facts.all_facts([first, url], api_key=api_key, transport=transport)
     except ServerError as error:
         return Check(check=name, status="fail", seen=str(error), to_do="give one run servers of one model")
     if not first_ids or not ids:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import httpx
 import msgspec
 
-from ..capture.servers import UNANSWERED
+from ..capture.server_facts import UNANSWERED
 from ..engines.answers import Answer, Failure, Sent, ServerFacts, error_text
 from ..engines.choice import engine_of
 from ..records import Json, Sampling
