@@ -1,4 +1,5 @@
-"""The model whose every next token is known: what its folder holds, and that a capture gives exactly its ids."""
+"""The model whose every next token is known: what its folder holds, and that a capture gives exactly its ids,
+whichever engine serves it."""
 
 import asyncio
 import json
@@ -12,9 +13,10 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer as RawTokenizer
 
 from rawtokens import runs
-from rawtokens.capture import servers
+from rawtokens.capture import server_facts
 from rawtokens.demo import known_output as known
 from rawtokens.demo.server import DemoServer, start_demo_server
+from rawtokens.demo.vllm_server import serve_with_vllm
 from rawtokens.generation import Target, generate
 from rawtokens.journal import JOURNAL, read_responses
 from rawtokens.prompts import tokenize_file
@@ -48,10 +50,20 @@ def tokenizer(folder: Path) -> Tokenizer:
     return load_tokenizer(str(folder))
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoServer]:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("sglang", marks=pytest.mark.engine), pytest.param("vllm", marks=pytest.mark.vllm)],
+)
+def server(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[DemoServer]:
     log = tmp_path_factory.mktemp("known_server") / "log"
-    with start_demo_server(folder, log_path=log, port=30200) as running:
+    starting = (
+        start_demo_server(folder, log_path=log, port=30200)
+        if request.param == "sglang"
+        else serve_with_vllm(folder, log_path=log, extra_arguments=["--dtype", "float32"])
+    )
+    with starting as running:
         yield running
 
 
@@ -104,13 +116,14 @@ def prepare(folder: Path, tokenizer: Tokenizer, rows: list[dict[str, Json]], opt
 
 def capture(folder: Path, url: str, tokenizer: Tokenizer, temperature: float) -> dict[str, Response]:
     """Generate and verify a tokenized folder; its records by source id."""
-    sampling = Sampling(temperature=temperature, max_new_tokens=LIMIT)
+    sampling, facts = Sampling(temperature=temperature, max_new_tokens=LIMIT), asyncio.run(server_facts.facts_of([url]))
     goal = Target(
         urls=(url,),
         sampling=sampling,
         stop_ids=tokenizer.markers.turn_ends,
         vocabulary_size=tokenizer.vocabulary_size,
-        fingerprint=runs.record_generating(folder, asyncio.run(servers.facts_of([url])), sampling),
+        fingerprint=runs.record_generating(folder, facts, sampling),
+        facts=facts,
     )
     progress = asyncio.run(generate(folder, goal, window=8))
     assert (progress.done, progress.rejected) == (progress.planned, 0)
@@ -121,7 +134,6 @@ def capture(folder: Path, url: str, tokenizer: Tokenizer, temperature: float) ->
     return responses
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_capture_gives_exactly_the_known_ids(
     tmp_path: Path, server: DemoServer, tokenizer: Tokenizer, temperature: float
@@ -141,7 +153,6 @@ def test_a_capture_gives_exactly_the_known_ids(
         }
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_begun_answers_go_on_as_known(
     tmp_path: Path, server: DemoServer, tokenizer: Tokenizer, temperature: float

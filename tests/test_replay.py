@@ -14,8 +14,9 @@ import pytest
 from rawtokens import runs
 from rawtokens.capture import server_facts
 from rawtokens.demo.server import DemoServer
+from rawtokens.engines import sglang_scores, vllm_scores
 from rawtokens.engines.answers import Failure
-from rawtokens.engines.sglang_scores import Scores, parse_scores, score_body
+from rawtokens.engines.scores import Asked, Scores
 from rawtokens.errors import InputError
 from rawtokens.fidelity.audit_records import read_audits
 from rawtokens.fidelity.audits import audit_drift
@@ -31,16 +32,20 @@ from rawtokens.verification import verify_journal
 SIZE = 100
 
 
+def asked(ids: list[int], *, first: int = 1, best: bool = True, served_name: str = "") -> Asked:
+    return Asked(ids=ids, first=first, rid="r", vocabulary_size=SIZE, best=best, served_name=served_name)
+
+
 def answer(scored: list[list[Json]], best: list[Json] | None, prompt_tokens: int) -> bytes:
     meta = {"input_token_logprobs": scored, "input_top_logprobs": best, "prompt_tokens": prompt_tokens}
     return msgspec.json.encode({"meta_info": meta})
 
 
 def test_a_request_scores_from_the_first_output_id_and_generates_nothing() -> None:
-    body = json.loads(score_body([5, 6, 7], first=2, rid="r", vocabulary_size=SIZE))
+    body = json.loads(sglang_scores.score_body(asked([5, 6, 7], first=2)))
     assert (body["input_ids"], body["logprob_start_len"], body["top_logprobs_num"]) == ([5, 6, 7], 1, 1)
     assert body["sampling_params"]["max_new_tokens"] == 0
-    assert json.loads(score_body([5, 6], first=1, rid="r", vocabulary_size=SIZE, best=False))["top_logprobs_num"] == 0
+    assert json.loads(sglang_scores.score_body(asked([5, 6], best=False)))["top_logprobs_num"] == 0
 
 
 @pytest.mark.parametrize(
@@ -48,13 +53,13 @@ def test_a_request_scores_from_the_first_output_id_and_generates_nothing() -> No
 )
 def test_what_would_kill_the_server_or_scores_nothing_is_never_sent(ids: list[int], first: int) -> None:
     with pytest.raises(InputError, match="score"):
-        score_body(ids, first=first, rid="r", vocabulary_size=SIZE)
+        asked(ids, first=first)
 
 
 def test_scores_are_read_and_the_last_id_of_the_vocabulary_is_excused() -> None:
     scored: list[list[Json]] = [[None, 5, None], [-1.0, 6, None], [-2.0, 0, None], [-3.0, 8, None]]
     best: list[Json] = [None, [[-0.5, 6, None]], [[-0.25, 3, None]], [[-3.0, 8, None]]]
-    found = parse_scores(200, answer(scored, best, 5), ids=[4, 5, 6, SIZE - 1, 7], first=2, vocabulary_size=SIZE)
+    found = sglang_scores.parse_scores(200, answer(scored, best, 5), asked([4, 5, 6, SIZE - 1, 7], first=2))
     assert isinstance(found, Scores)
     assert found.logprobs.tolist() == [-1.0, -2.0, -3.0]
     assert found.best.tolist() == [-0.5, -0.25, -3.0]
@@ -73,7 +78,49 @@ def test_scores_are_read_and_the_last_id_of_the_vocabulary_is_excused() -> None:
     ],
 )
 def test_an_answer_that_is_no_score_says_why(status: int, body: bytes, reason: str) -> None:
-    found = parse_scores(status, body, ids=[1, 2], first=1, vocabulary_size=SIZE)
+    found = sglang_scores.parse_scores(status, body, asked([1, 2]))
+    assert isinstance(found, Failure)
+    assert found.reason == reason
+
+
+def vllm_answer(places: list[Json], prompt_tokens: int) -> bytes:
+    return msgspec.json.encode({"choices": [{"prompt_logprobs": places}], "usage": {"prompt_tokens": prompt_tokens}})
+
+
+def test_vllm_is_asked_for_each_place_of_the_prompt_under_the_name_that_it_serves() -> None:
+    body = json.loads(vllm_scores.score_body(asked([5, 6, 7], best=False, served_name="m")))
+    assert (body["prompt"], body["prompt_logprobs"], body["max_tokens"], body["model"]) == ([5, 6, 7], 0, 1, "m")
+    assert json.loads(vllm_scores.score_body(asked([5, 6])))["prompt_logprobs"] == 1
+
+
+def test_vllms_scores_are_read_from_the_first_output_id_on_and_an_id_of_its_own_is_told() -> None:
+    places: list[Json] = [
+        None,
+        {"6": {"logprob": -9.0, "rank": 4}},
+        {"7": {"logprob": -0.5, "rank": 1, "decoded_token": "x"}},
+        {"8": {"logprob": -2.0, "rank": 3}, "9": {"logprob": -0.25, "rank": 1}},
+        {"3": {"logprob": -1.0, "rank": 1}},
+    ]
+    found = vllm_scores.parse_scores(200, vllm_answer(places, 5), asked([5, 6, 7, 8, 4], first=2))
+    assert isinstance(found, Scores)
+    assert found.logprobs.tolist() == [-0.5, -2.0, -1.0]
+    assert found.best.tolist() == [-0.5, -0.25, -1.0]
+    assert (found.masked, found.echo_differs) == ([], [4])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (400, b'{"error": {"message": "too long"}}', "http_400"),
+        (200, b"{", "malformed_answer"),
+        (200, vllm_answer([None, {"2": {"logprob": -1.0}}], 3), "counts_differ"),
+        (200, vllm_answer([None], 2), "counts_differ"),
+        (200, vllm_answer([None, {"2": {"logprob": None}}], 2), "scores_missing"),
+        (200, vllm_answer([None, None], 2), "scores_missing"),
+    ],
+)
+def test_a_vllm_answer_that_is_no_score_says_why(status: int, body: bytes, reason: str) -> None:
+    found = vllm_scores.parse_scores(status, body, asked([1, 2]))
     assert isinstance(found, Failure)
     assert found.reason == reason
 

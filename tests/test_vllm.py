@@ -19,6 +19,8 @@ from rawtokens.capture.transport import NoReplyError, open_post
 from rawtokens.demo.server import DemoServer
 from rawtokens.demo.vllm_server import serve_with_vllm
 from rawtokens.errors import ResumeError
+from rawtokens.fidelity.audits import audit_drift
+from rawtokens.fidelity.replay import read_replay, replay
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, read_rejections, read_responses
 from rawtokens.prompts import tokenize_file
@@ -122,6 +124,23 @@ def test_greedy_ids_are_those_of_sglang(
 ) -> None:
     _, by_sglang = capture(ground.copy_to(tmp_path / "run"), demo_server.url, GREEDY)
     assert outputs(captured[1]) == outputs(by_sglang)
+
+
+def test_the_server_finds_its_own_greedy_ids_the_likeliest(
+    captured: tuple[Path, list[Response]], vllm_server: DemoServer, demo_target: Tokenizer
+) -> None:
+    folder, responses = captured
+    verify_journal(folder, markers=demo_target.markers, vocabulary_size=demo_target.vocabulary_size)
+    audit_drift(folder, demo_target)
+    found = asyncio.run(replay(folder, demo_target, [vllm_server.url], rows=20, seed=1)).replay
+    assert found is not None
+    assert (found.rows, found.not_scored) == (20, {})
+    assert found.rates["ids_echoed_differently"].count == 0
+    assert found.rates["ids_within_the_likeliest"].share == 1.0
+    output_ids = outputs(responses)
+    for line in read_replay(folder).to_pylist():
+        if line["version"] == "captured":
+            assert line["ids"] == output_ids[line["key"]]
 
 
 def test_a_row_that_the_context_would_cut_is_rejected_alone_and_not_sent(

@@ -1,15 +1,16 @@
 """A seeded sample of rows, scored by the server that made them: as captured, re-tokenised and re-rendered.
 
-Teacher forcing: a server is sent prompt and output as ids and answers the log-likelihood of each (SGLang 0.5.23's
-/generate). The same is asked of the output re-tokenised behind the same prompt, and of the conversation re-rendered,
-where these differ. One line a sequence goes to replay.parquet, the rates into audits.json; no verdict changes. What the
-model would have said next is not asked. This module does not know how ids change (drift, rerendering).
+Teacher forcing: a server is sent prompt and output as ids and answers the log-likelihood of each. The same is asked
+of the output re-tokenised behind the same prompt, and of the conversation re-rendered, where these differ. One line a
+sequence goes to replay.parquet, the rates into audits.json; no verdict changes. What the model would have said next is
+not asked. This module does not know how ids change (drift, rerendering) nor what an engine is sent (engines.scores).
 """
 
 import asyncio
+import itertools
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -23,7 +24,7 @@ from ..addresses import api_key_from, urls_from
 from ..capture.server_facts import all_facts
 from ..capture.transport import NoReplyError, Post, open_post
 from ..engines.answers import Failure, ServerFacts
-from ..engines.sglang_scores import CONTEXT_MARGIN, Scores, parse_scores, score_body
+from ..engines.scores import Asked, Scores, Scoring, scoring_of
 from ..errors import InputError, RunStopped, ServerError
 from ..records import Json
 from ..runs import read_manifest
@@ -68,17 +69,18 @@ async def replay(
 ) -> Audits:
     """Score `rows` rows that are not rejected, drawn with `seed`; write replay.parquet and add to audits.json.
 
-    Raises ServerError where no server answers, or it is no SGLang or serves another model than the capture's,
+    Raises ServerError where no server answers, or it is another engine or serves another model than the capture's,
     InputError where the drift audit has not run, RunStopped where nothing can be written.
     """
     audits = read_audits(folder)
     facts = await all_facts(urls, api_key=api_key, transport=transport)
     _check_facts(folder, facts[urls[0]], tokenizer)
-    limit = min(known.context_length or 2**31 for known in facts.values()) - CONTEXT_MARGIN
+    scoring = scoring_of(facts[urls[0]])
+    limit = min(known.context_length or 2**31 for known in facts.values()) - scoring.margin
     lines: list[dict[str, Json]] = []
     not_scored: Counter[str] = Counter()
     async with open_post(api_key=api_key, transport=transport) as post:
-        asker = _Asker(post, urls, limit, tokenizer.vocabulary_size, api_key)
+        asker = _Asker(post, facts, scoring, limit, tokenizer.vocabulary_size, api_key)
         wanted = list(sampled_versions(folder, tokenizer, rows, seed))
         for version, scores in zip(wanted, await asyncio.gather(*map(asker.score, wanted)), strict=True):
             if isinstance(scores, Failure):
@@ -168,36 +170,36 @@ def summarise(
 class _Asker:
     """Scores sequences on several servers in turn, few at a time: a score of every id takes a row of logits each."""
 
-    def __init__(self, post: Post, urls: Sequence[str], limit: int, vocabulary_size: int, api_key: str) -> None:
-        self._post, self._urls, self._limit = post, urls, limit
-        self._size, self._key, self._asked = vocabulary_size, api_key, 0
-        self._room = asyncio.Semaphore(_IN_FLIGHT * len(urls))
+    def __init__(
+        self, post: Post, facts: Mapping[str, ServerFacts], scoring: Scoring, limit: int, size: int, api_key: str
+    ) -> None:
+        self._post, self._facts, self._scoring, self._limit = post, facts, scoring, limit
+        self._size, self._key = size, api_key
+        self._urls = itertools.cycle(facts)
+        self._room = asyncio.Semaphore(_IN_FLIGHT * len(facts))
 
     async def score(self, version: Version) -> Scores | Failure:
         if len(version.ids) >= self._limit:
             return Failure(reason="longer_than_the_context", detail=f"{len(version.ids)} ids", next="reject")
         if min(version.ids) < 0 or max(version.ids) >= self._size:
             return Failure(reason="id_out_of_vocabulary", detail=version.key, next="reject")
-        best, rid = version.version == "captured", uuid.uuid4().hex
-        body = score_body(version.ids, first=version.first, rid=rid, vocabulary_size=self._size, best=best)
         async with self._room:
-            url = self._urls[self._asked % len(self._urls)]
-            self._asked += 1
+            url = next(self._urls)
+            asked = Asked(
+                ids=version.ids,
+                first=version.first,
+                rid=uuid.uuid4().hex,
+                vocabulary_size=self._size,
+                best=version.version == "captured",
+                served_name=self._facts[url].served_name or "",
+            )
             try:
-                status, content = await self._post(f"{url}/generate", body, SECONDS)
+                status, content = await self._post(f"{url}{self._scoring.route}", self._scoring.body(asked), SECONDS)
             except NoReplyError as error:
                 raise ServerError(
                     f"{url} gave no score ({error}); see that it runs, then run stage 03 again"
                 ) from error
-        return parse_scores(
-            status,
-            content,
-            ids=version.ids,
-            first=version.first,
-            vocabulary_size=self._size,
-            best=best,
-            secret=self._key,
-        )
+        return self._scoring.parse(status, content, asked, self._key)
 
 
 def _line(version: Version, scores: Scores) -> dict[str, Json]:
@@ -218,7 +220,7 @@ def _check_facts(folder: Path, facts: ServerFacts, tokenizer: Tokenizer) -> None
     """Refuse to score with another engine, model or vocabulary; what is not told is no contradiction."""
     manifest = read_manifest(folder)
     told: dict[str, tuple[Json, Json]] = {
-        "engine": (facts.engine, "sglang"),
+        "engine": (facts.engine, manifest.get("engine")),
         "model": (facts.model, manifest.get("model")),
         "weight_version": (facts.weight_version, manifest.get("weight_version")),
         "vocabulary_size": (facts.vocabulary_size, tokenizer.vocabulary_size),
