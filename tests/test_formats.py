@@ -319,6 +319,13 @@ def test_later_turns_of_bfcl_wait_for_answers_that_are_not_there(tmp_path: Path)
     assert found.notices == ("later_turns_without_answers",)
 
 
+def test_later_turns_of_bfcl_follow_where_every_turn_is_generated(tmp_path: Path) -> None:
+    found = only(read_rows(tmp_path, [bfcl(ASKED, [{"role": "user", "content": "And now?"}])], turns="each"))
+    assert said(found) == [(message["role"], message["content"]) for message in ASKED]
+    assert found.later == ({"role": "assistant"}, {"role": "user", "content": "And now?"})
+    assert found.notices == ()
+
+
 def test_bfcl_in_parquet_with_lists_as_text_reads_the_same(tmp_path: Path) -> None:
     row = {key: json.dumps(value) if isinstance(value, list) else value for key, value in bfcl(ASKED).items()}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")

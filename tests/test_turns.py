@@ -108,5 +108,54 @@ def test_a_result_of_a_tool_is_a_turn_to_be_answered(tmp_path: Path) -> None:
 
 
 def test_turns_that_are_not_known_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="turns is 'all'; expected one of last, continue"):
+    with pytest.raises(InputError, match="turns is 'all'; expected one of last, continue, each"):
         read_rows(tmp_path, [chat(("human", "Hi"))], turns="all")
+
+
+ANSWERED = ("assistant", "The file's own words")
+
+
+def test_every_turn_is_generated_from_the_first_answer_on_and_old_answers_keep_their_calls_alone(
+    tmp_path: Path,
+) -> None:
+    called = messages(("system", "Be brief."), ("user", "When?"), ANSWERED, tool_calls=[CALL])["messages"]
+    assert isinstance(called, list)
+    rest = messages(("tool", "12"), ANSWERED, ("user", "And now?"), ANSWERED)["messages"]
+    assert isinstance(rest, list)
+    found = only(read_rows(tmp_path, [{"messages": [*called, *rest]}], turns="each"))
+    assert said(found) == [("system", "Be brief."), ("user", "When?")]
+    assert found.later == (
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "content": "12", "tool_call_id": "functions.f:0"},
+        {"role": "assistant"},
+        {"role": "user", "content": "And now?"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "prompt", "later"),
+    [
+        ([("human", "a")], ["a"], []),
+        ([("human", "a"), ("gpt", "b")], ["a"], []),
+        ([("gpt", "Hi"), ("human", "a"), ("gpt", "b"), ("human", "c")], ["Hi", "a"], ["assistant", "user"]),
+        ([("human", "a"), ("human", "b"), ("gpt", "c"), ("human", "d")], ["a", "b"], ["assistant", "user"]),
+    ],
+)
+def test_what_stands_before_the_first_answer_to_a_question_is_the_first_prompt(
+    tmp_path: Path, turns: list[tuple[str, str]], prompt: list[str], later: list[str]
+) -> None:
+    found = only(read_rows(tmp_path, [chat(*turns)], turns="each"))
+    assert [text for _, text in said(found)] == prompt
+    assert [message["role"] for message in found.later or ()] == later
+
+
+def test_an_empty_later_question_is_a_notice_and_an_empty_first_one_a_rejection(tmp_path: Path) -> None:
+    found = only(read_rows(tmp_path, [chat(("human", "a"), ("gpt", "b"), ("human", " "))], turns="each"))
+    assert found.notices == ("empty_turn",)
+    assert reasons(read_rows(tmp_path, [chat(("human", " "), ("gpt", "b"), ("human", "c"))], turns="each")) == [
+        "empty_prompt"
+    ]
+
+
+def test_nothing_stands_behind_the_prompt_where_one_turn_is_generated(tmp_path: Path) -> None:
+    assert only(read_rows(tmp_path, [chat(("human", "a"), ("gpt", "b"), ("human", "c"))])).later is None

@@ -39,6 +39,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     `line` is the row's place in the file, counted from 1. `messages` ends with the turn to be answered (user or
     tool), or, where `continue_final` is set, with the beginning of the assistant's answer, which the model goes on
     with. `tools` are OpenAI-style declarations. `template_kwargs` are this row's own and win over the run's.
+    `later` is what the file has behind `messages` where every turn is generated (turns: each); None where one is.
     """
 
     source_id: str
@@ -48,6 +49,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     template_kwargs: dict[str, Json] = {}
     continue_final: bool = False
     notices: tuple[str, ...] = ()
+    later: tuple[dict[str, Json], ...] | None = None
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +75,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     tools: str  # JSON
     template_kwargs: str  # JSON
     notices: list[str]
+    later: str | None = None  # JSON: with turns: each, what the file has behind `messages`
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +137,20 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a conversation of several turns ended: one line of ended.jsonl; a later line of a conversation replaces it.
+
+    `key` is the last turn's, `turns` how many were generated, `reason` is `complete` or says why it ended early.
+    `script` stands for the recorded turns that it followed: where those change, the line counts no more.
+    """
+
+    key: str  # SOURCE_ID#TURN/SAMPLE
+    turns: int
+    reason: str
+    detail: str
+    script: str
+
+
 _IDS = pa.list_(pa.field("item", pa.int32(), nullable=False))
 _STRINGS = pa.list_(pa.field("item", pa.string(), nullable=False))
 
@@ -143,18 +160,21 @@ def _required(**columns: pa.DataType) -> list[pa.Field]:
 
 
 PROMPTS_SCHEMA = pa.schema(
-    _required(
-        key=pa.string(),
-        source_id=pa.string(),
-        turn=pa.int32(),
-        prompt_ids=_IDS,
-        prompt_tokens=pa.int32(),
-        thinking=pa.string(),
-        messages=pa.string(),
-        tools=pa.string(),
-        template_kwargs=pa.string(),
-        notices=_STRINGS,
-    )
+    [
+        *_required(
+            key=pa.string(),
+            source_id=pa.string(),
+            turn=pa.int32(),
+            prompt_ids=_IDS,
+            prompt_tokens=pa.int32(),
+            thinking=pa.string(),
+            messages=pa.string(),
+            tools=pa.string(),
+            template_kwargs=pa.string(),
+            notices=_STRINGS,
+        ),
+        pa.field("later", pa.string()),
+    ]
 )
 
 VERIFIED_SCHEMA = pa.schema(

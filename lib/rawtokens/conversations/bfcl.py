@@ -1,9 +1,9 @@
 """BFCL: {"id", "question": [[messages], ..], "function": [..]}, the prompts of a function-calling benchmark.
 
-Each inner list is one turn of the asker; the answers between them are not in the file, so the first turn is the one
-to be answered, and a row that has more carries the notice later_turns_without_answers. `"type": "dict"` and its like
-become JSON Schema. A row without `function` whose functions stand in other files (`involved_classes`) is refused.
-This module does not know the right answers.
+Each inner list is one turn of the asker; the answers between them are not in the file. So the first turn is the one to
+be answered, and a row that has more carries the notice later_turns_without_answers, unless every turn is generated.
+`"type": "dict"` and its like become JSON Schema. A row without `function` whose functions stand in other files
+(`involved_classes`) is refused. This module does not know the right answers.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,12 @@ def to_conversation(row: Mapping[str, Json], *, source_id: str, line: int, turns
         raise BadRow("missing_field", "function is missing: the functions of this row stand in other files of BFCL")
     declared = declarations([functions] if isinstance(functions, dict) else functions)
     tools, notices = with_standard_types(declared)
-    asked = openai_messages.to_conversation({"messages": question[0]}, source_id=source_id, line=line, turns=turns)
-    if len(question) > 1:
+    spoken = question[0]
+    if turns == "each":
+        if not all(isinstance(turn, list) for turn in question):
+            raise BadRow("missing_field", f"question must be a list of lists of messages, found {shown(question)}")
+        spoken = [message for turn in question for message in [*turn, {"role": "assistant", "content": ""}]]
+    asked = openai_messages.to_conversation({"messages": spoken}, source_id=source_id, line=line, turns=turns)
+    if len(question) > 1 and turns != "each":
         notices = (*notices, "later_turns_without_answers")
     return replace(asked, tools=tools, notices=(*asked.notices, *notices))

@@ -1,8 +1,10 @@
 """Which turn is asked, and whether what leads to it can be rendered.
 
 turns="last": the final user (or tool) turn is to be answered. turns="continue": the final assistant turn stays, as the
-beginning of the answer that the model goes on with, character by character as the file has it. This module does not
-know any format, nor whether a template renders a beginning unchanged.
+beginning of the answer that the model goes on with, character by character as the file has it. turns="each": every
+turn of the assistant is to be generated in its place; the conversation is cut before its first answer, and what the
+file has behind that, its old answers without their text, is kept as `later`. This module does not know any format, nor
+whether a template renders a beginning unchanged.
 """
 
 import json
@@ -14,8 +16,8 @@ from msgspec.structs import replace
 from ..records import Conversation, Json
 from .rows import BadRow
 
-Turns = Literal["last", "continue"]
-TURNS: tuple[Turns, ...] = ("last", "continue")
+Turns = Literal["last", "continue", "each"]
+TURNS: tuple[Turns, ...] = ("last", "continue", "each")
 ROLES = ("system", "user", "assistant", "tool")
 ASKED = ("user", "tool")
 
@@ -35,7 +37,7 @@ def last_turn(roles: Sequence[str], turns: Turns) -> tuple[int, tuple[str, ...]]
         notices.append("leading_assistant")
     if list(roles[count:]) not in ([], ["assistant"]):
         notices.append("several_turns_after_the_last")
-    return count if turns == "last" else len(roles), tuple(notices)
+    return len(roles) if turns == "continue" else count, tuple(notices)
 
 
 def checked(conversation: Conversation, turns: Turns) -> Conversation:
@@ -51,18 +53,37 @@ def checked(conversation: Conversation, turns: Turns) -> Conversation:
             "bad_value", f"the messages, tools or arguments hold what JSON can't: {str(error)[:80]}"
         ) from error
     texts = [str(message["content"]) for message in conversation.messages]
+    if turns == "each":
+        conversation = _cut_before_first_answer(conversation)
     last = conversation.messages[-1]
-    if last["role"] == "user" and not texts[-1].strip():
+    if last["role"] == "user" and not str(last["content"]).strip():
         raise BadRow("empty_prompt", "the turn to be answered is empty or whitespace")
     notices = list(conversation.notices)
     if any("\0" in text for text in texts):
         notices.append("nul_character")
-    spoken = [str(message["content"]) for message in conversation.messages if not message.get("tool_calls")]
+    everything = (*conversation.messages, *(conversation.later or ()))
+    spoken = [
+        str(message["content"]) for message in everything if "content" in message and not message.get("tool_calls")
+    ]
     if not all(text.strip() for text in spoken):
         notices.append("empty_turn")
     if turns == "continue":
         _check_beginning(last)
     return replace(conversation, continue_final=turns == "continue", notices=tuple(notices))
+
+
+def _cut_before_first_answer(conversation: Conversation) -> Conversation:
+    """Messages up to the first answer to a user or a tool, and the rest; of recorded answers their calls alone stay."""
+    messages = conversation.messages
+    asked = next(place for place, message in enumerate(messages) if message["role"] in ASKED)
+    answers = (place for place in range(asked, len(messages)) if messages[place]["role"] == "assistant")
+    first = next(answers, len(messages))
+    later = tuple(_calls_alone(message) if message["role"] == "assistant" else message for message in messages[first:])
+    return replace(conversation, messages=messages[:first], later=later)
+
+
+def _calls_alone(message: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: message[name] for name in ("role", "tool_calls") if name in message}
 
 
 def _check_beginning(last: Mapping[str, Json]) -> None:

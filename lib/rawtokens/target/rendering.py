@@ -161,6 +161,7 @@ def _prompt(row: Rendered, ids: list[int], tokenizer: "Tokenizer", *notices: str
         tools=_json(made.tools),
         template_kwargs=encoded(made.template_kwargs),
         notices=[*made.notices, *notices],
+        later=None if made.later is None else _json(made.later),
     )
 
 
