@@ -13,10 +13,10 @@ import numpy as np
 
 from ..markers import Channels, IdSequence, Markers
 from ..records import Thinking
+from .pieces import ANSWER, REASONING, TOOL, Changes, pieces_of
 from .response_columns import IdLists
 from .segments import Body, Bools, Found, Integers, Segments, body_of, segment
 
-_REASONING, _TOOL, _ANSWER = 0, 1, 2
 _HEADER_IDS = 64  # a recipient's name is shorter
 
 
@@ -52,18 +52,18 @@ def segment_channels(
     texts = _first_within(body, starts, ends, (channels.message,))
     header_ends = np.where(begun, starts, np.where(texts < 0, ends, texts))
     channel_of = np.full(len(starts), -1)
-    for channel, name in ((_REASONING, channels.reasoning), (_TOOL, channels.tool), (_ANSWER, channels.answer)):
+    for channel, name in ((REASONING, channels.reasoning), (TOOL, channels.tool), (ANSWER, channels.answer)):
         channel_of[_first_within(body, starts, header_ends, (channels.channel, *name)) >= 0] = channel
-    channel_of[begun] = np.where(mode[rows[begun]] == "opened", _REASONING, _ANSWER)
+    channel_of[begun] = np.where(mode[rows[begun]] == "opened", REASONING, ANSWER)
     unknown = channel_of < 0
     cut = unknown & last_of_row & ~ends_with_stop[rows]
-    channel_of[unknown] = np.where(cut[unknown], _REASONING, _ANSWER)
+    channel_of[unknown] = np.where(cut[unknown], REASONING, ANSWER)
 
     message_ends = _first_within(body, starts, ends, (channels.end,))
     text_starts = np.where(begun, starts, texts + 1)
     text_ends = np.where(message_ends < 0, ends, message_ends)
     has_text = (begun | (texts >= 0)) & (text_ends > text_starts)
-    is_call = (channel_of == _TOOL) & (_recipients(body, channels.recipient, starts, header_ends) > 0)
+    is_call = (channel_of == TOOL) & (_recipients(body, channels.recipient, starts, header_ends) > 0)
     closed = (message_ends >= 0) | last_of_row
     broken = ~closed | ((unknown | (~begun & (texts < 0))) & ~cut)
 
@@ -81,22 +81,23 @@ def segment_channels(
     return Segments(
         ends_with_stop=ends_with_stop,
         body_tokens=body.ends - body.starts,
-        reasoning_tokens=tokens(_REASONING),
+        reasoning_tokens=tokens(REASONING),
         closers=np.zeros(len(body.starts), dtype=np.int64),
         closer_position=np.full(len(body.starts), -1),
-        answer_tokens=tokens(_ANSWER),
-        tool_tokens=tokens(_TOOL),
+        answer_tokens=tokens(ANSWER),
+        tool_tokens=tokens(TOOL),
         tool_calls=calls,
         thinking_off=none,
         tool_closed=none,
         drafted_section=none,
         unbalanced_section=rows_with(broken),
         unexpected_opener=none,
-        nothing_said=~rows_with((channel_of == _ANSWER) & has_text) & (calls == 0),
-        in_reasoning=rows_with(last_of_row & (channel_of == _REASONING)) | (body.ends == body.starts),
+        nothing_said=~rows_with((channel_of == ANSWER) & has_text) & (calls == 0),
+        in_reasoning=rows_with(last_of_row & (channel_of == REASONING)) | (body.ends == body.starts),
         in_channels=~none,
         inner_stop=body.has(body.is_stop(markers, matched_ids)),
         inner_role=none,
+        pieces=pieces_of([Changes(starts, rows, channel_of.astype(np.int8))], body.ends),
     )
 
 

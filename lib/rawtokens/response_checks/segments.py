@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..markers import IdSequence, Markers
 from ..records import Thinking
 from .marker_scan import positions_near
+from .pieces import ANSWER, CLOSER, REASONING, TOOL, Changes, Pieces, pieces_of
 from .response_columns import IdLists
 
 Bools = NDArray[np.bool_]
@@ -44,6 +45,7 @@ class Segments(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     in_channels: Bools  # harmony: messages on channels instead of a closer
     inner_stop: Bools  # an id that ends a turn, or the matched id, in the body
     inner_role: Bools  # a role marker in the body
+    pieces: Pieces  # what was counted, in place
 
 
 class Found(NamedTuple):
@@ -145,6 +147,7 @@ def segment(outputs: IdLists, *, markers: Markers, thinking: Sequence[Thinking],
         in_channels=np.zeros(len(mode), dtype=np.bool_),
         inner_stop=body.has(body.is_stop(markers, matched_ids)),
         inner_role=body.has(np.isin(body.place_ids, np.array(markers.role_ids, dtype=np.int32))),
+        pieces=_pieces(body, thought_end, closers, len(markers.closer), sections),
     )
 
 
@@ -152,6 +155,8 @@ class _Sections(NamedTuple):
     tokens: Integers
     calls: Integers
     unbalanced: Bools
+    begins: Found
+    stops: Integers  # where each of them ends
 
 
 def _sections(body: Body, markers: Markers, begins: Found, closers: Found, thought_end: Integers) -> _Sections:
@@ -195,7 +200,23 @@ def _sections(body: Body, markers: Markers, begins: Found, closers: Found, thoug
     if markers.tool_call_end:
         unbalanced |= body.count(calls) != body.count(outside(call_ends))
     tokens -= body.count(closers, in_section(closers)) * len(markers.closer)
-    return _Sections(tokens, in_sections, unbalanced)
+    return _Sections(tokens, in_sections, unbalanced, Found(starts, rows[opening]), stops)
+
+
+def _pieces(body: Body, thought_end: Integers, closers: Found, closer_ids: int, sections: _Sections) -> Pieces:
+    every = np.arange(len(thought_end))
+    behind = closers.positions + closer_ids
+    section = np.searchsorted(sections.begins.positions, closers.positions, side="right") - 1
+    goes_on = np.append(sections.stops, -1)[section] > behind  # a closer in a section, which ends later
+    changes = [
+        Changes(sections.stops, sections.begins.rows, ANSWER),
+        Changes(behind, closers.rows, np.where(goes_on, TOOL, ANSWER).astype(np.int8)),
+        Changes(body.starts, every, REASONING),
+        Changes(thought_end, every, ANSWER),
+        Changes(sections.begins.positions, sections.begins.rows, TOOL),
+        Changes(closers.positions, closers.rows, CLOSER),
+    ]
+    return pieces_of(changes, body.ends)
 
 
 def body_of(outputs: IdLists, markers: Markers, matched_ids: Integers) -> tuple[Body, Bools]:
