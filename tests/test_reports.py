@@ -133,8 +133,31 @@ def test_a_failure_stands_on_top_with_the_next_step(tmp_path: Path) -> None:
     assert html.index("This stage did not finish.") < html.index("<main>")
     assert html.count('id="failed-cell"') == 1
     assert html.count("ServerError: no server at X") == 2
-    assert "run the same command again" in html
+    assert "run the same command (rawtokens run RUN.yaml) again" in html
     assert "File 1" in html
+
+
+def test_a_page_explains_the_reasons_that_it_names(tmp_path: Path) -> None:
+    table = '<table><tbody><tr><th scope="row">never_closed</th><td>3</td></tr></tbody></table>'
+    html = page_of(tmp_path, new_markdown_cell("# A\n\n## B"), code_cell(displayed(text_html=table)))
+    assert '<th scope="row"><a href="#reason-never_closed">never_closed</a></th>' in html
+    assert '<h3 id="reason-never_closed">never_closed</h3>' in html
+    assert '<a href="#reasons">What these words mean, and what to do</a>' in html
+    assert html.count('<h3 id="reason-') == 1
+    assert 'id="reasons"' not in page_of(tmp_path, code_cell())
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("Half of it is true.\n", '<p class="said">Half of it is true.</p>'),
+        ("One.\nTwo.", '<p class="said">One.</p>\n<p class="said">Two.</p>'),
+        ("name  count\na  1.\n", "<pre>name  count\na  1.</pre>"),
+        ("  indented.", "<pre>indented.</pre>"),
+    ],
+)
+def test_sentences_are_set_as_prose_and_columns_as_columns(tmp_path: Path, printed: str, shown: str) -> None:
+    assert shown in page_of(tmp_path, code_cell(new_output("stream", name="stdout", text=printed)))
 
 
 def test_a_page_without_heading_gets_its_title_as_one(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def test_an_index_links_every_report_and_sums_up(run_folder: Path, monkeypatch: 
     assert '<a href="B1/reports/04_report.html">04 report</a>' in html
     assert ">1,193</td>" in html
     assert ">87.5%</td>" in html
+    assert ">1,234 ids</td>" in html
     assert html.count("<figure>") == 2
     assert "No stage has run yet." in html
     assert '<th scope="row">model</th><td>&lt;kimi&gt;</td>' in html
@@ -57,12 +59,36 @@ def test_an_index_links_every_report_and_sums_up(run_folder: Path, monkeypatch: 
     assert str(run_folder) not in html
 
 
-def test_the_closing_table_counts_every_rejected_row(run_folder: Path) -> None:
-    assert run_table(run_folder, datasets=["B1", "B2"]).splitlines() == [
-        "data set   rows  generated  accepted  flagged  rejected  median reasoning  share closed",
-        "B1        1,200      1,193     1,100       90        10         1,234 ids         87.5%",
-        "B2            -          -         -        -         -                 -             -",
+def test_the_closing_table_tells_rows_from_responses(run_folder: Path) -> None:
+    *table, legend = run_table(run_folder, datasets=["B1", "B2"]).splitlines()
+    assert [line.split("  ") for line in map(squeezed, table)] == [
+        [
+            "data set",
+            "rows",
+            "without a prompt",
+            "responses",
+            "failed",
+            "accepted",
+            "flagged",
+            "rejected",
+            "median reasoning",
+            "thinking closed",
+        ],
+        ["B1", "1,200", "5", "1,193", "2", "1,100", "90", "3", "1,234 ids", "87.5%"],
+        ["B2", *["-"] * 9],
     ]
+    assert len({len(line) for line in table}) == 1
+    assert legend.startswith("(rows and those without a prompt are the prompt file's; responses = accepted + flagged")
+
+
+def squeezed(line: str) -> str:
+    return re.sub(r" {2,}", "  ", line)
+
+
+def test_the_guide_lies_beside_the_index(run_folder: Path) -> None:
+    index = write_index(run_folder, datasets=["B1"], settings={})
+    assert '<a href="reading_the_report.html">' in index.read_text()
+    assert '<h3 id="never_closed">' in (run_folder / "reading_the_report.html").read_text()
 
 
 def test_a_damaged_summary_is_named(run_folder: Path) -> None:

@@ -12,6 +12,8 @@ from .replay_losses import Change
 
 _FAR = 16
 """Ids behind a change from which on it is no longer near."""
+_SHOWN_IDS = 8
+"""Of one spelling of a change in a table: broken text can change a hundred ids at once."""
 
 
 def drift(audits: Audits) -> str:
@@ -117,7 +119,9 @@ def change_table(found: list[Change], decoder: Decoder, *, most: int = 10) -> pd
 
 
 def _shown(ids: list[int], decoder: Decoder) -> str:
-    return " ".join(f"{item} {decoder.decode([item])!r}" for item in ids)
+    shown = " ".join(f"{item} {decoder.decode([item])!r}" for item in ids[:_SHOWN_IDS])
+    left = len(ids) - _SHOWN_IDS
+    return f"{shown} … and {counted(left, 'id')} more" if left > 0 else shown
 
 
 def _mean(lines: pd.DataFrame) -> str:

@@ -19,12 +19,13 @@ from nbformat import NotebookNode
 
 from ..errors import InputError
 from .display import printable, shortened, visible
+from .reading_guide import explanations, with_links
 from .safe_html import clean_html, prose_html
 
 PAGE_LIMIT = 900_000  # bytes of outputs; a report stays under 1 MB
 HTML_LIMIT = 400_000  # bytes of one output; ten figures of a run take 20 to 100 kB each
 TEXT_LIMIT = 20_000  # characters of one printed text
-_MEND = "Mend what it names, then run the same command again: what is complete is kept."
+_MEND = "Mend what it names, then run the same command (rawtokens run RUN.yaml) again: what is complete is kept."
 _GO_ON = "It was interrupted and nothing is lost. Run the same command again: it goes on where it was."
 _PARAMETERS = {"parameters", "injected-parameters"}  # tags
 
@@ -50,6 +51,11 @@ def render_report(executed: Path, report: Path, *, title: str) -> None:
     failure = next((block for block in reversed(blocks) if block["kind"] == "error"), None)
     if failure:
         failure["id"] = "failed-cell"
+    codes: list[str] = []
+    for block in blocks:
+        if block["kind"] == "html":
+            block["html"], found = with_links(Markup(block["html"]))
+            codes += found
     facts = {
         "title": title,
         "introduction": blocks.pop(0)["html"] if blocks and blocks[0]["kind"] == "prose" else "",
@@ -59,6 +65,7 @@ def render_report(executed: Path, report: Path, *, title: str) -> None:
         "settings": _settings(executed, notebook),
         "failure": failure["text"] if failure else "",
         "next_step": _GO_ON if failure and "was interrupted" in str(failure["text"]) else _MEND,
+        "explanations": explanations(codes),
     }
     write_page(report, "report.jinja", facts)
 
@@ -78,7 +85,8 @@ def _with_anchors(html: Markup, contents: list[dict[str, object]]) -> Markup:
 def _block(output: NotebookNode) -> dict[str, object]:
     """One output as the template shows it: the richest form that is allowed, plain text in the end."""
     if output.output_type == "stream":
-        return {"kind": "text", "text": _plain(output.text)}
+        text = _plain(output.text)
+        return {"kind": "said" if _is_prose(text) else "text", "text": text.strip()}
     if output.output_type == "error":
         detail = _plain("\n".join(output.traceback))
         text = _plain(f"{output.ename}: {output.evalue}" if output.evalue else output.ename)
@@ -102,6 +110,12 @@ def _block(output: NotebookNode) -> dict[str, object]:
     return {"kind": "text", "text": _plain(str(data.get("text/plain", "")))}
 
 
+def _is_prose(text: str) -> bool:
+    """Whether each printed line is a sentence; anything else may be laid out in columns."""
+    lines = [line for line in text.splitlines() if line]
+    return bool(lines) and all(line.endswith(".") and not line[0].isspace() for line in lines)
+
+
 def _plain(text: str) -> str:
     return printable(strip_ansi(shortened(text, 2 * TEXT_LIMIT)), limit=TEXT_LIMIT)
 
@@ -112,7 +126,7 @@ def _within(blocks: Iterable[dict[str, object]], limit: int) -> list[dict[str, o
     used = 0
     for block in blocks:
         size = len(str(block.get("html") or block.get("text")).encode())
-        if block["kind"] in ("html", "text") and used + size > limit:
+        if block["kind"] in ("html", "text", "said") and used + size > limit:
             kept.append(
                 {"kind": "text", "text": "[left out: the report is full; the executed notebook has this output]"}
             )

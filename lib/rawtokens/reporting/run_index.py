@@ -1,4 +1,4 @@
-"""Over a whole run: the index page of its reports, and the table that it ends with.
+"""Over a whole run: the index page of its reports, the guide to them, and the table that a run ends with.
 
 Both are made from each data set's summary.json and from the reports that lie there; a data set that has none yet is
 listed with dashes. This module does not know how a count was made.
@@ -16,21 +16,26 @@ from ..errors import InputError
 from ..notebook_stages.stages import read_stage_record
 from ..privacy import Scrubber
 from .display import table_html
+from .reading_guide import GUIDE_PAGE, guide_html
 from .reports import HTML_LIMIT, write_page
 from .safe_html import clean_html
 
-_SUMMARY = {  # column of the index: key of summary.json
+_COLUMNS = {  # of the index and of the closing table: key of summary.json
     "rows": "rows",
-    "prompts": "prompts",
-    "rejected before generation": "rejected_before_generation",
-    "rejected at generation": "rejected_at_generation",
-    "generated": "generated",
+    "without a prompt": "rejected_before_generation",
+    "responses": "generated",
+    "failed": "rejected_at_generation",
     "accepted": "accepted",
     "flagged": "flagged",
-    "rejected by verification": "rejected",
-    "median reasoning (ids)": "median_reasoning_tokens",
-    "share closed": "share_closed",
+    "rejected": "rejected",
+    "median reasoning": "median_reasoning_tokens",
+    "thinking closed": "share_closed",
 }
+_LEGEND = (
+    "rows and those without a prompt are the prompt file's; responses = accepted + flagged + rejected, several a row "
+    "where several are drawn; failed: asked for and never given"
+)
+_FORMATS = {"median reasoning": "{:,.0f} ids", "thinking closed": "{:.1%}"}
 
 
 def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[str, object]) -> Path:
@@ -44,12 +49,13 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
     rows = [{"data set": name} | _summary_row(run_folder / name) for name in datasets]
     facts = {
         "title": f"rawtokens run {run_folder.name}",
+        "guide": GUIDE_PAGE,
         "run_reports": _links(run_folder, run_folder),
         "summary": Markup(
             table_html(
                 pd.DataFrame(rows),
-                caption="Rows in and out, by data set; lengths are in ids",
-                formats={"share closed": "{:.1%}"},
+                caption=f"Rows in and responses out, by data set: {_LEGEND}",
+                formats=_FORMATS,
             )
         ),
         "datasets": [
@@ -65,37 +71,25 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
     }
     index = run_folder / "index.html"
     write_page(index, "index.jinja", facts)
+    write_page(run_folder / GUIDE_PAGE, "guide.jinja", {"title": "Reading the report", "guide": guide_html()})
     return index
 
 
 def run_table(run_folder: Path, *, datasets: Sequence[str]) -> str:
-    """The table that a run ends with, as plain text.
-
-    `rejected` counts every rejected row: before generation, at generation and by verification.
-    """
-    head = ["data set", "rows", "generated", "accepted", "flagged", "rejected", "median reasoning", "share closed"]
-    lines = [head]
+    """The table that a run ends with, as plain text, and what its columns count."""
+    lines = [["data set", *_COLUMNS]]
     for name in datasets:
-        facts = _summary(run_folder / name)
-        stages = ("rejected_before_generation", "rejected_at_generation", "rejected")
-        rejected = sum(facts.get(stage) or 0 for stage in stages) if facts else None
-        counts = [facts.get("rows"), facts.get("generated"), facts.get("accepted"), facts.get("flagged"), rejected]
-        median, closed = facts.get("median_reasoning_tokens"), facts.get("share_closed")
-        lines.append(
-            [
-                name,
-                *("-" if count is None else f"{count:,.0f}" for count in counts),
-                "-" if median is None else f"{median:,.0f} ids",
-                "-" if closed is None else f"{closed:.1%}",
-            ]
+        facts = _summary_row(run_folder / name)
+        cells = (
+            "-" if value is None else _FORMATS.get(column, "{:,}").format(value) for column, value in facts.items()
         )
+        lines.append([name, *cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
+    rows = (
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         for row in lines
     )
+    return "\n".join([*map("  ".join, rows), f"({_LEGEND})"])
 
 
 def _setting(value: object, scrubber: Scrubber) -> str:
@@ -141,4 +135,4 @@ def _summary(folder: Path) -> dict[str, int | float | None]:
 
 def _summary_row(folder: Path) -> dict[str, int | float | None]:
     facts = _summary(folder)
-    return {column: facts.get(key) for column, key in _SUMMARY.items()}
+    return {column: facts.get(key) for column, key in _COLUMNS.items()}
