@@ -10,6 +10,7 @@ from rawtokens.errors import InputError
 from rawtokens.notebook_stages.stages import write_stage_record
 from rawtokens.reporting.run_index import run_table, write_index
 
+HEAD = "data set,rows,without a prompt,responses,failed,accepted,flagged,rejected,median reasoning,thinking closed"
 SUMMARY = {
     "dataset": "B1",
     "rows": 1200,
