@@ -16,6 +16,8 @@ import small_dataset
 from rawtokens import journal
 from rawtokens.engines.sglang import sampling_parameters
 from rawtokens.errors import InputError, LockedError, ResumeError, TokenizerError
+from rawtokens.fidelity.audit_records import Audits
+from rawtokens.fidelity.replay import REPLAY_SCHEMA, summarise
 from rawtokens.notebook_stages import pipeline
 from rawtokens.notebook_stages.pipeline import NOTEBOOKS, Plan, run_stages
 from rawtokens.notebook_stages.stage_parameters import stage_parameters
@@ -38,6 +40,7 @@ class Notebooks:
         self.ran: list[str] = []
         self.urls: list[str] = []
         self.shards: list[str] = []
+        self.audits = b"{}"
 
     def execute(
         self, notebook: Path, *, executed: Path, report: Path, parameters: Mapping[str, object], **_: object
@@ -63,7 +66,7 @@ class Notebooks:
         else:
             names = {"00": ["server_check.json"], "04": ["summary.json"]}
             for name in names.get(notebook.stem[:2], ["verified.parquet", "audits.parquet", "audits.json"]):
-                (folder / name).write_text("{}")
+                (folder / name).write_bytes(self.audits if name == "audits.json" else b"{}")
         for path in (executed, report):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
@@ -216,6 +219,19 @@ def test_a_stage_alone_runs_that_stage_alone(notebooks: Notebooks, settings: Run
     assert run(notebooks, plan(settings, tmp_path, stage="02", datasets=["B"])) == []
     assert run(notebooks, plan(settings, tmp_path, stage="00", datasets=["B"])) == ["00 demo"]
     assert run(notebooks, plan(settings, tmp_path, stage="03", datasets=["B"])) == ["03 B"]
+
+
+def test_a_replay_without_its_server_is_tried_again_where_the_stage_is_asked_for(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path
+) -> None:
+    asked = msgspec.structs.replace(settings, audit=msgspec.structs.replace(settings.audit, replay=5))
+    assert run(notebooks, plan(asked, tmp_path)) == EVERYTHING
+    assert run(notebooks, plan(asked, tmp_path)) == []
+    replayed = summarise(REPLAY_SCHEMA.empty_table(), seed=1, not_scored={}, temperature=None, model=None)
+    audits = Audits(rows=1, ids=1, rerendered_rows=0, seed=1, drift={}, rerendering={}, unread={}, examples=[])
+    notebooks.audits = msgspec.json.encode(msgspec.structs.replace(audits, replay=replayed))
+    only_03 = plan(asked, tmp_path, stage="03", datasets=["A"])
+    assert [run(notebooks, only_03), run(notebooks, only_03)] == [["03 A"], []]
 
 
 @pytest.mark.parametrize("stage", ["02", "03", "04"])

@@ -116,7 +116,7 @@ async def replay_if_asked(
                 folder, tokenizer, urls_from(urls), rows=rows, seed=seed, api_key=api_key_from(api_key_env)
             )
         except ServerError as error:
-            note = f"not done: {error}"
+            note = f"not done: {error}; with the server there, `rawtokens run RUN.yaml --stage 03` does it"
     audits = msgspec.structs.replace(read_audits(folder), replay_note=note)
     write_audits(folder, audits)
     return audits

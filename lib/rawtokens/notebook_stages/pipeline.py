@@ -221,7 +221,18 @@ def stage_is_current(plan: Plan, stage: str, name: str) -> bool:
 
     if stage == "01" and not all((plan.run_folder / name / file).exists() for file in (REJECTED, MANIFEST)):
         return False  # later stages write them too, so that stage 01's record can't hold their digest
+    if stage == "03" and plan.one_stage and plan.settings.audit.replay and not _replayed(plan.run_folder / name):
+        return False  # no server was there then; asked for by number, the stage tries again
     return is_current(_executed(plan, stage, name), digest=digest_of(_parts(plan, stage, name)))
+
+
+def _replayed(folder: Path) -> bool:
+    from ..fidelity.audit_records import read_audits
+
+    try:
+        return read_audits(folder).replay is not None
+    except InputError:
+        return False
 
 
 def stage_changes(plan: Plan, stage: str, name: str) -> list[str]:
