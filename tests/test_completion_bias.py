@@ -8,7 +8,7 @@ import small_dataset
 
 from rawtokens.capture.progress import Progress
 from rawtokens.capture.progress_reports import ProgressReports
-from rawtokens.reporting import figures, takeaways, throughput
+from rawtokens.reporting import completion_takeaways, figures, throughput
 from rawtokens.reporting.completion_bias import (
     PLACE,
     STATES,
@@ -87,7 +87,7 @@ def test_a_shift_of_the_prompts_is_measured_in_standard_deviations() -> None:
     assert line(table, "share with tools") == pytest.approx([0.5, 0.6, 0.4, 0.2])
     assert line(table, PLACE)[3] < -0.8
     assert largest_shift(table) == ("mean prompt ids", -1.0)
-    said = takeaways.completion(rows, NOTHING)
+    said = completion_takeaways.completion(rows, NOTHING)
     assert said.startswith("Of 10 planned generations: 5 generated, 5 not asked. ")
     assert "differs most in mean prompt ids: 1 against 2 planned (-1.00 standard deviations)" in said
     assert said.endswith("It is more the beginning of the file than the whole of it.")
@@ -108,15 +108,16 @@ def test_thinking_modes_and_arguments_are_compared_value_by_value() -> None:
 def test_an_unbiased_stop_is_said_to_be_one() -> None:
     states = ["generated", "not asked"] * 50
     rows = planned(prompt_tokens=[*np.repeat(np.arange(50), 2)], state=states)
-    said = takeaways.completion(rows, NOTHING)
+    said = completion_takeaways.completion(rows, NOTHING)
     assert "those planned: the largest shift, in mean prompt ids, is negligible (+0.00 standard deviations)" in said
     assert "beginning" not in said
 
 
 def test_nothing_missing_is_one_sentence() -> None:
     rows = planned(state=["generated"] * 3)
-    assert takeaways.completion(rows, NOTHING) == "Nothing is missing: all 3 planned generations are there."
-    assert takeaways.completion(rows.assign(state="not asked"), NOTHING).startswith("Nothing is generated yet; of 3")
+    assert completion_takeaways.completion(rows, NOTHING) == "Nothing is missing: all 3 planned generations are there."
+    said = completion_takeaways.completion(rows.assign(state="not asked"), NOTHING)
+    assert said.startswith("Nothing is generated yet; of 3")
 
 
 def test_long_outputs_that_are_cut_off_are_estimated() -> None:
@@ -130,7 +131,7 @@ def test_long_outputs_that_are_cut_off_are_estimated() -> None:
     at_250 = curve[curve["ids"] == 250.0].iloc[0]
     assert at_250["generated"] == pytest.approx(0.5)
     assert at_250["estimated"] == pytest.approx(0.75)
-    said = takeaways.completion(planned(state=["generated", "not asked"]), lengths)
+    said = completion_takeaways.completion(planned(state=["generated", "not asked"]), lengths)
     assert "at the stop (500) had been for 25.0 seconds in the median, at least 500 ids" in said
     assert "0.0% of the generated outputs are longer, and an estimated 50.0% of all" in said
 

@@ -163,7 +163,7 @@ def test_the_summary_accounts_for_every_row(folder: Path) -> None:
         "flagged": 3,
         "rejected": 1,
         "median_reasoning_tokens": 3.5,
-        "share_closed": 0.25,
+        "share_closed": 0.6667,
         "shapes": {**dict.fromkeys(token_statistics.SHAPES, 1), "closed": 2},
         "finish_reasons": {"stop": 6, "length": 2},
         "reasons": {

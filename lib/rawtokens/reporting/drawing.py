@@ -1,10 +1,10 @@
-"""How the kit draws: the style, histograms of lengths on log axes, stacked bars, lines over time.
+"""How the kit draws: the style, titles, histograms of lengths on log axes, stacked bars.
 
 Made for no value, for one and for 100,000. Groups are told apart by their place and a label first, by colour second.
-This module does not know what a row is; figures says what is drawn.
+This module does not know what a row is; figures says what is drawn, and curves draws lines.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec
@@ -14,32 +14,47 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+from .figure_titles import TITLES
 
 STYLE = Path(__file__).with_name("rawtokens.mplstyle")
-_BLUE, _ORANGE, _RED, _PINK, _SKY, _GREY = "C0", "C1", "C2", "C3", "C5", "C7"
-_COLOURS = {
-    "stop": _BLUE,
-    "length": _ORANGE,
-    "accept": _BLUE,
-    "flag": _ORANGE,
-    "reject": _RED,
-    "reasoning": _BLUE,
-    "closer": _RED,
-    "answer": _SKY,
-    "tool calls": _ORANGE,
-    "stop id": _PINK,
-    "generated": _BLUE,
-    "estimated": _ORANGE,
-    "in flight at the stop": _ORANGE,
-    "rejected": _RED,
-    "opened": _BLUE,
-    "off": _SKY,
-    "by_model": _ORANGE,
+BLUE, ORANGE, RED, PINK, OLIVE, SKY, GREY = "#1845fb", "#ff5e02", "#c91f16", "#c849a9", "#adad7d", "#86c8dd", "#656364"
+INK = "#27272a"
+COLOURS = {
+    "stop": BLUE,
+    "length": ORANGE,
+    "accept": BLUE,
+    "flag": ORANGE,
+    "reject": RED,
+    "reasoning": BLUE,
+    "closer": RED,
+    "answer": SKY,
+    "tool calls": ORANGE,
+    "stop id": PINK,
+    "generated": BLUE,
+    "estimated": ORANGE,
+    "in flight at the stop": ORANGE,
+    "rejected": RED,
+    "opened": BLUE,
+    "off": SKY,
+    "by_model": ORANGE,
+    "closed": BLUE,
+    "tool_closed": SKY,
+    "truncated_in_thinking": ORANGE,
+    "truncated_in_answer": PINK,
+    "thinking_off": OLIVE,
+    "never_closed": RED,
 }
+"""The colour of a part by its name; a part that is not here is grey."""
+
+WIDTH = 5.2  # inches, of every figure: see the style sheet
+_LINE = 62  # characters of ordinary text that fit into that width
 _MOST_BINS = 40
 
 Values = npt.NDArray[np.float64]
@@ -57,28 +72,60 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return drawn
 
 
-def length_histogram(groups: Mapping[str, Values], xlabel: str, *, nothing: str) -> Figure:
+def titled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """`styled`, with the title that TITLES has for the function's name, above the legend where there is one."""
+    title = TITLES[draw.__name__]
+
+    @styled
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        figure = draw(*args, **kwargs)
+        if not figure.legends:
+            legend(figure, {})
+        (labels,) = figure.legends
+        labels.set_title(title, prop=FontProperties(size=11, weight="bold"))
+        labels.set_alignment("left")
+        return figure
+
+    return drawn
+
+
+def title_of(figure: Figure) -> str:
+    """The title that `titled` gave a figure; "" where it has none."""
+    return figure.legends[0].get_title().get_text() if figure.legends else ""
+
+
+def short_name(name: str, limit: int = 24) -> str:
+    """A name of at most `limit` characters, its middle left out where it is longer: both ends tell models apart."""
+    if len(name) <= limit:
+        return name
+    head = (limit - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
+
+
+def length_histogram(groups: Mapping[str, Values], xlabel: str, *, nothing: str, axes: Axes | None = None) -> Figure:
     """Stacked histogram over bins of equal width on the log axis. 0 has no place there: such rows are counted in
-    the corner instead."""
+    the corner instead. Into `axes` where given, else into a figure of its own."""
     every = np.concatenate(list(groups.values()))
     drawn = {name: lengths[lengths > 0] for name, lengths in groups.items() if len(lengths)}
     positive = every[every > 0]
     if not len(positive):
         return nothing_to_draw(f"{nothing}: {len(every):,} rows have 0 ids" if len(every) else nothing)
-    figure, axes = new_axes()
-    colours = [_BLUE, _ORANGE] if len(groups) > 1 else [_BLUE]
-    shown = [colour for colour, lengths in zip(colours, groups.values(), strict=True) if len(lengths)]
+    axes = axes or new_axes()[1]
+    figure = axes.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    shown = [colour for colour, lengths in zip((BLUE, ORANGE), groups.values(), strict=False) if len(lengths)]
     edges = _log_edges(positive)
     axes.hist(list(drawn.values()), bins=edges.tolist(), stacked=True, color=shown, edgecolor="white", linewidth=0.5)
-    _log_axis(axes, edges)
+    log_axis(axes, edges[0], edges[-1])
+    count_axis(axes.yaxis)
     axes.set(xlabel=xlabel, ylabel="rows")
     mark_percentiles(axes, every, form="{:,.0f}")
-    labels = [f"{name}: {len(groups[name]):,}" for name in drawn]
     if len(groups) > 1:
-        _legend(figure, dict(zip(labels, shown, strict=True)))
+        legend(figure, {f"{name}: {len(groups[name]):,}": colour for name, colour in zip(drawn, shown, strict=True)})
     zeros = len(every) - len(positive)
     if zeros:
-        axes.text(0.0, 1.0, f"{zeros:,} with 0 ids not drawn", transform=axes.transAxes, va="top", fontsize=9)
+        axes.text(0.0, 1.0, f"{zeros:,} with 0 ids not drawn", transform=axes.transAxes, va="top")
     return figure
 
 
@@ -87,106 +134,117 @@ def stacked_bars(table: pd.DataFrame, total: str, *, xlabel: str, nothing: str) 
     if table.empty or not table[total].sum():
         return nothing_to_draw(nothing)
     parts = [name for name in table.columns if name != total and table[name].sum()]
-    figure, axes = new_axes(height=1.3 + 0.42 * len(table))
-    names, totals = [str(name) for name in table.index], table[total].to_numpy("float64")
-    left = np.zeros(len(table))
-    for part in parts:
-        counts = table[part].to_numpy("float64")
-        axes.barh(names, counts, left=left, height=0.7, color=_COLOURS.get(part, _GREY), edgecolor="white")
-        left = left + counts
+    figure, axes = new_axes(height=1.5 + 0.36 * len(table))
+    bars(axes, table[parts])
+    totals = table[total].to_numpy("float64")
     for place, end in enumerate(totals):
         inside = [f"{int(table[part].iloc[place]):,} {part}" for part in parts if table[part].iloc[place]]
         text = f"{int(end):,}" if len(inside) != 1 else inside[0]
-        axes.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.invert_yaxis()
-    axes.set(xlabel=xlabel, xlim=(0, totals.max() * 1.25))
-    axes.grid(axis="y", visible=False)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    _legend(figure, {f"{part}: {int(table[part].sum()):,}": _COLOURS.get(part, _GREY) for part in parts})
+        axes.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center")
+    axes.set(xlabel=xlabel, xlim=(0, totals.max() * 1.35))
+    count_axis(axes.xaxis, most=5)
+    legend(figure, {f"{part}: {int(table[part].sum()):,}": COLOURS.get(part, GREY) for part in parts})
     return figure
 
 
-def bars_and_curves(
-    table: pd.DataFrame, curves: pd.DataFrame | None, *, bars: tuple[str, str], lines: tuple[str, str]
-) -> Figure:
-    """Stacked bars of `table` (a line a bar, a column a part) and, beside them, the columns of `curves` as steps.
+def bars(axes: Axes, table: pd.DataFrame) -> None:
+    """Horizontal stacked bars, a line of `table` a bar from the top, a column a part in its colour of COLOURS.
 
-    `bars` labels the vertical and the horizontal axis of the bars, `lines` the horizontal and the vertical one of the
-    curves, over their index on a log axis.
+    A part's name stands in its longest bar where it fits.
     """
-    figure = Figure(figsize=(7.6, 3.6), layout="constrained")
-    left, *right = figure.subplots(1, 1 if curves is None else 2, squeeze=False)[0]
-    parts = [name for name in table.columns if table[name].sum()]
-    start = np.zeros(len(table))
-    for part in parts:
+    names, left = [short_name(str(name)) for name in table.index], np.zeros(len(table))
+    places = np.arange(len(table))
+    whole = float(table.sum(axis=1).max()) or 1.0
+    for part in table.columns:
         counts = table[part].to_numpy("float64")
-        left.barh(table.index.tolist(), counts, left=start, height=0.7, color=_COLOURS.get(part, _GREY), edgecolor="w")
-        start = start + counts
-    left.invert_yaxis()
-    left.set(ylabel=bars[0], xlabel=bars[1])
-    left.grid(axis="y", visible=False)
-    left.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    left.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    _legend(figure, {f"{part}: {int(table[part].sum()):,}": _COLOURS.get(part, _GREY) for part in parts})
-    if curves is None:
-        return figure
-    (axes,) = right
-    for place, name in enumerate(curves.columns):
-        colour = to_hex(_COLOURS.get(name, _GREY))  # a text looks C0 up when it is drawn, outside the style
-        axes.step(curves.index, curves[name], where="post", color=colour)
-        axes.text(0.04, 0.04 + 0.08 * place, name, color=colour, transform=axes.transAxes)
-    axes.set(xscale="log", xlabel=lines[0], ylabel=lines[1], ylim=(0, 1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    return figure
-
-
-def over_time(line: pd.DataFrame, column: str, *, ylabel: str) -> Figure:
-    """A column of `throughput.timeline` as steps, with its mean over time."""
-    if line.empty:
-        return nothing_to_draw("no response is on record")
-    figure, axes = new_axes()
-    end = float(line["width_s"].sum())
-    unit, seconds = next(
-        (u, s) for u, s in (("hours", 3600), ("minutes", 60), ("seconds", 1)) if end >= 2 * s or s == 1
-    )
-    edges = np.append(0.0, np.cumsum(line["width_s"].to_numpy("float64"))) / seconds
-    heights = line[column].to_numpy("float64")
-    axes.stairs(heights, edges, fill=True, color=_BLUE, alpha=0.25)
-    axes.stairs(heights, edges, color=_BLUE, linewidth=1.4)
-    mean = float(heights.mean())
-    axes.axhline(mean, color="#27272a", linewidth=1, linestyle="--")
-    axes.annotate(f"mean {mean:,.1f}", (edges[-1], mean), (0, 3), textcoords="offset points", ha="right", fontsize=9)
-    axes.set(xlabel=f"{unit} since the first request", ylabel=ylabel, xlim=(0, edges[-1]))
-    axes.set_ylim(0, float(heights.max()) * 1.1)
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}" if heights.max() >= 5 else "{x:g}"))
-    return figure
+        colour = COLOURS.get(part, GREY)
+        axes.barh(places, counts, left=left, height=0.7, color=colour, edgecolor="white")
+        longest = int(counts.argmax())
+        if counts[longest] / whole > 0.03 * len(str(part)):
+            middle = float(left[longest] + counts[longest] / 2)
+            axes.text(middle, longest, str(part), ha="center", va="center", color=_readable_on(colour))
+        left = left + counts
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
 
 
 def mark_percentiles(axes: Axes, values: Values, *, form: str) -> None:
     """Lines at the median, the 90th and the 99th percentile, each with its value; a few values get a median alone."""
     marks = {"median": 0.5, "p90": 0.9, "p99": 0.99}
     needed = {"median": 1, "p90": 10, "p99": 100}
-    axes.margins(y=0.3)
+    axes.margins(y=0.4)
     for place, (name, share) in enumerate(marks.items()):
         if len(values) < needed[name]:
             continue
         value = float(np.quantile(values, share))
-        axes.axvline(value, color="#27272a", linewidth=1, linestyle="--")
-        on_the_right = axes.transLimits.transform(axes.transScale.transform((value, 0)))[0] > 0.8
+        axes.axvline(value, color=INK, linewidth=1, linestyle="--")
+        on_the_right = axes.transLimits.transform(axes.transScale.transform((value, 0)))[0] > 0.7
         axes.annotate(
             f"{name} {form.format(value)}",
-            (value, 0.99 - 0.075 * place),
+            (value, 0.99 - 0.095 * place),
             (-3 if on_the_right else 3, 0),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
             ha="right" if on_the_right else "left",
             va="top",
-            fontsize=9,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
         )
+
+
+def log_axis(axes: Axes, low: float, high: float) -> None:
+    """A log axis over lengths from `low` to `high`, with plain numbers at its marks."""
+    axes.set_xscale("log")
+    if high / low < 4:  # one decade mark at the most would be in sight
+        middle = np.sqrt(low * high)
+        low, high = min(low, middle / 2), max(high, middle * 2)
+    decades = np.log10(high / low)
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,), numticks=20))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def count_axis(axis: Axis, *, most: int = 6) -> None:
+    """Whole numbers with thousands separators at up to `most` marks."""
+    axis.set_major_locator(MaxNLocator(nbins=most, integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def legend(figure: Figure, labels: Mapping[str, str]) -> None:
+    """Labels (text to colour) above the axes, in the order of the parts, in as many lines as the width asks for."""
+    patches = [Patch(color=colour, label=label) for label, colour in labels.items()]
+    columns = max(1, min(len(labels), _LINE // (max(map(len, labels), default=0) + 4)))
+    figure.legend(handles=_by_line(patches, columns), loc="outside upper left", ncols=columns)
+
+
+def _by_line(patches: Sequence[Patch], columns: int) -> list[Patch]:
+    """A legend fills its columns one after the other; this order makes it read line by line."""
+    return [patch for column in range(columns) for patch in patches[column::columns]]
+
+
+def new_axes(height: float = 3.2) -> tuple[Figure, Axes]:
+    """A figure of the report's width, `height` in inches, with one pair of axes."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def nothing_to_draw(message: str) -> Figure:
+    """A figure that says that there is nothing to draw."""
+    figure, axes = new_axes(height=1.3)
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, message, ha="center", va="center", transform=axes.transAxes, wrap=True)
+    return figure
+
+
+def values(column: pd.Series) -> Values:
+    """A column as float64, null as NaN."""
+    return column.to_numpy("float64")
+
+
+def _readable_on(colour: str) -> str:
+    red, green, blue = to_rgb(colour)
+    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.42 else INK
 
 
 def _log_edges(lengths: Values) -> Values:
@@ -195,43 +253,3 @@ def _log_edges(lengths: Values) -> Values:
     bins = int(np.clip(2 * np.sqrt(len(lengths)), 8, _MOST_BINS))
     edges: Values = np.unique(np.round(np.geomspace(low, high + 1, bins + 1))) - 0.5
     return edges
-
-
-def _log_axis(axes: Axes, edges: Values) -> None:
-    axes.set_xscale("log")
-    low, high = edges[0], edges[-1]
-    if high / low < 4:  # one decade mark at the most would be in sight
-        middle = np.sqrt(low * high)
-        low, high = min(low, middle / 2), max(high, middle * 2)
-    decades = np.log10(high / low)
-    axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 3.5 else (1,), numticks=20))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-
-
-def _legend(figure: Figure, labels: Mapping[str, str]) -> None:
-    """Labels in a line above the axes, in the order of the parts."""
-    patches = [Patch(color=colour, label=label) for label, colour in labels.items()]
-    figure.legend(handles=patches, loc="outside upper left", ncols=len(labels), columnspacing=1.5)
-
-
-def new_axes(height: float = 3.6) -> tuple[Figure, Axes]:
-    """A figure of the report's width, `height` in inches, with one pair of axes."""
-    figure = Figure(figsize=(7.6, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def nothing_to_draw(message: str) -> Figure:
-    """A figure that says that there is nothing to draw."""
-    figure, axes = new_axes(height=1.2)
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, message, ha="center", va="center", transform=axes.transAxes)
-    return figure
-
-
-def values(column: pd.Series) -> Values:
-    """A column as float64, null as NaN."""
-    return column.to_numpy("float64")

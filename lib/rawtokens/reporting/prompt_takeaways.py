@@ -5,7 +5,7 @@ This module does not know whether a number is good or bad, only what it means fo
 
 import pandas as pd
 
-from .takeaways import FEW
+from .wording import share_of_rows
 
 
 def rejected_rows(rejections: pd.DataFrame, total: int) -> str:
@@ -14,7 +14,7 @@ def rejected_rows(rejections: pd.DataFrame, total: int) -> str:
         return f"All {total:,} rows became prompts."
     most = rejections.sort_values("rows", ascending=False, kind="stable").iloc[0]
     return (
-        f"{_of(int(rejections['rows'].sum()), total)} became no prompt; the most frequent reason is "
+        f"{share_of_rows(int(rejections['rows'].sum()), total)} became no prompt; the most frequent reason is "
         f"{most['reason']} ({most['rows']:,})."
     )
 
@@ -39,10 +39,10 @@ def prompt_modes(modes: pd.DataFrame) -> str:
     """What the rendered prompts ask for, and how near a mix came to what was wanted, from `mode_table`."""
     if not modes["rows"].sum():
         return "There are no prompts."
-    words = {"opened": "end inside thinking", "off": "have closed it", "by_model": "leave it to the model"}
+    words = {"opened": "end inside thinking", "off": "begin without thinking", "by_model": "leave it to the model"}
     counts = modes[modes["thinking"] != ""].groupby("thinking")["rows"].sum()
     total = int(modes["rows"].sum())
-    parts = [f"{_of(int(counts[name]), total)} {text}" for name, text in words.items() if name in counts]
+    parts = [f"{share_of_rows(int(counts[name]), total)} {text}" for name, text in words.items() if name in counts]
     text = f"{'; '.join(parts)}."
     mixed = modes.drop_duplicates("template arguments").dropna(subset="wanted share")
     if len(mixed) < 2:
@@ -50,9 +50,4 @@ def prompt_modes(modes: pd.DataFrame) -> str:
     furthest = float((mixed["share"] - mixed["wanted share"]).abs().max())
     text = f"{text} The shares of the mix are at most {furthest * 100:.1f} percentage points from those wanted"
     own = int(modes.loc[modes["wanted share"].isna(), "rows"].sum())
-    return f"{text}; {_of(own, total)} brought arguments of their own." if own else f"{text}."
-
-
-def _of(part: int, whole: int) -> str:
-    """`3 of 12 rows (25.0%)`; no percentage where the whole is small."""
-    return f"{part:,} of {whole:,} rows" + (f" ({part / whole:.1%})" if whole >= FEW else "")
+    return f"{text}; {share_of_rows(own, total)} brought arguments of their own." if own else f"{text}."

@@ -10,28 +10,52 @@ import numpy as np
 import pandas as pd
 
 from ..records import Json
-from .completion_bias import NEGLIGIBLE, PLACE, STATES, Lengths, bias_table, largest_shift, long_share
-from .throughput import busy_intervals
+from .throughput import busy_intervals, cached_share
 from .token_statistics import NO_REASON, closer_shares, reason_table, segment_table, thinking_rows
-
-FEW = 10
-"""Below this many values there is no distribution to speak of; a sentence then names the values."""
+from .truncation import FEWEST, estimate, more_rows
+from .vocabulary_coverage import IdCounts, coverage_curve, distinct
+from .wording import duration, lengths_in_words, of_only, share_of_rows
 
 
 def reasoning_length(rows: pd.DataFrame) -> str:
     """How long reasoning is, and how much of that is only a lower bound."""
     thinking = thinking_rows(rows)
     cut = int((thinking["shape"] == "truncated_in_thinking").sum())
-    text = _lengths(thinking["reasoning_tokens"], "row that thinks", "rows that think", "reasoning ids")
+    text = lengths_in_words(thinking["reasoning_tokens"], "row that thinks", "rows that think", "reasoning ids")
     if not cut:
         return text
     bound = "the true median is not known" if cut * 2 >= len(thinking) else "the median holds, the tail is longer"
-    return f"{text} {_share(cut, len(thinking))} were cut while thinking and count with their cut length: {bound}."
+    return f"{text} {share_of_rows(cut, len(thinking))} were cut while thinking and count with that length: {bound}."
+
+
+def truncation(rows: pd.DataFrame) -> str:
+    """How many rows were cut while thinking, and how many of them twice the limit would close, and why."""
+    found = estimate(rows)
+    if found is None:
+        return "No row was cut while thinking." if len(thinking_rows(rows)) else "No row thinks, so none was cut at it."
+    text = f"{share_of_rows(found.cut, found.thinking)} were cut while thinking, at {found.limit:,} ids"
+    text += f", {found.loops:,} of them in a loop" if found.loops else ""
+    text += f"; {found.elsewhere:,} more at another length" if found.elsewhere else ""
+    left = found.cut - found.loops
+    if not left:
+        return f"{text}. A larger limit closes no loop."
+    if found.low is None or found.high is None:
+        return (
+            f"{text}. Only {found.half:,} rows thought longer than half of that (a loop apart); below {FEWEST} nothing "
+            "is said about a larger limit."
+        )
+    low, high = more_rows(found)
+    return (
+        f"{text}. Of {found.half:,} rows that were still thinking at half of that, {found.closed:,} "
+        f"({found.closed / found.half:.0%}) closed by the limit. If those that were cut go on in the same way, "
+        f"{low:,} to {high:,} of {left:,} would close by {2 * found.limit:,} ids: the low end takes it that as many "
+        "close at each doubling, the high end that as many close with each further id. Loops are taken never to close."
+    )
 
 
 def closer_position(rows: pd.DataFrame) -> str:
     """Where the answer starts."""
-    return _lengths(
+    return lengths_in_words(
         rows["closer_position"].dropna(), "row with a closer", "rows with a closer", "ids before the closer"
     )
 
@@ -43,24 +67,33 @@ def closer_share(rows: pd.DataFrame) -> str:
         return "No row has a closer, so no share can be given."
     most = int((shares > 0.5).sum())
     return (
-        f"In {_share(most, len(shares))} with a closer more than half of the output stands before it; "
-        f"the median share is {shares.median():.0%}{_few(len(shares))}."
+        f"In {share_of_rows(most, len(shares))} with a closer more than half of the output stands before it; "
+        f"the median share is {shares.median():.0%}{of_only(len(shares))}."
     )
+
+
+def answer_length(rows: pd.DataFrame) -> str:
+    """How long answers are, and how many rows have none."""
+    if rows.empty:
+        return "No row was generated."
+    answers = rows["answer_tokens"][rows["answer_tokens"] > 0]
+    text = lengths_in_words(answers, "row with an answer", "rows with an answer", "answer ids")
+    return f"{text} {share_of_rows(len(rows) - len(answers), len(rows))} have none."
 
 
 def output_length(rows: pd.DataFrame) -> str:
     """How long outputs are, and how many ran into the limit."""
     cut = rows[rows["finish_reason"] == "length"]["output_tokens"]
-    text = _lengths(rows["output_tokens"], "row", "rows", "output ids")
+    text = lengths_in_words(rows["output_tokens"], "row", "rows", "output ids")
     if cut.empty:
         return f"{text} None reached the length limit." if len(rows) else text
     at = f"{cut.min():,}" if cut.min() == cut.max() else f"{cut.min():,} to {cut.max():,}"
-    return f"{text} {_share(len(cut), len(rows))} were cut by the length limit, at {at} ids."
+    return f"{text} {share_of_rows(len(cut), len(rows))} were cut by the length limit, at {at} ids."
 
 
 def prompt_length(prompts: pd.DataFrame) -> str:
     """How long prompts are."""
-    return _lengths(prompts["prompt_tokens"], "prompt", "prompts", "ids")
+    return lengths_in_words(prompts["prompt_tokens"], "prompt", "prompts", "ids")
 
 
 def shapes(rows: pd.DataFrame) -> str:
@@ -68,8 +101,10 @@ def shapes(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "No row was generated."
     counts = rows["shape"].value_counts()
+    if counts.get("thinking_off", 0) == len(rows):
+        return f"None of {len(rows):,} rows thinks: the prompt asks for no thinking, or the model knows none."
     others = counts.drop("closed", errors="ignore")
-    text = f"{_share(int(counts.get('closed', 0)), len(rows))} are closed: thinking, closer, answer"
+    text = f"{share_of_rows(int(counts.get('closed', 0)), len(rows))} are closed: thinking, closer, answer"
     if others.empty:
         return f"{text}; there is no other shape."
     return f"{text}; the most frequent other shape is {others.index[0]} ({others.iloc[0]:,})."
@@ -81,9 +116,8 @@ def verdict_reasons(rows: pd.DataFrame) -> str:
         return "No row was verified."
     verdicts = rows["verdict"].value_counts()
     flagged, rejected = int(verdicts.get("flag", 0)), int(verdicts.get("reject", 0))
-    text = (
-        f"{_share(int(verdicts.get('accept', 0)), len(rows))} are accepted, {flagged:,} flagged, {rejected:,} rejected"
-    )
+    accepted = share_of_rows(int(verdicts.get("accept", 0)), len(rows))
+    text = f"{accepted} are accepted, {flagged:,} flagged, {rejected:,} rejected"
     reasons = reason_table(rows).drop(index=NO_REASON, errors="ignore")
     if reasons.empty:
         return f"{text}; no row carries a reason."
@@ -109,8 +143,8 @@ def tool_calls(rows: pd.DataFrame) -> str:
     if calling.empty:
         return f"None of {len(rows):,} rows calls a tool."
     return (
-        f"{_share(len(calling), len(rows))} call tools: {calling.sum():,} calls, "
-        f"at most {calling.max():,} in one response{_few(len(calling))}."
+        f"{share_of_rows(len(calling), len(rows))} call tools: {calling.sum():,} calls, "
+        f"at most {calling.max():,} in one response{of_only(len(calling))}."
     )
 
 
@@ -121,8 +155,8 @@ def ids_per_second(timings: pd.DataFrame, line: pd.DataFrame) -> str:
     seconds = float(line["width_s"].sum())
     ids = int(timings["completion_tokens"].sum())
     return (
-        f"{ids:,} ids came in {_duration(seconds)}: {ids / seconds:,.0f} a second on average, "
-        f"{line['ids_per_second'].max():,.0f} in the best {_duration(float(line['width_s'].iloc[0]))}.{_idle(timings)}"
+        f"{ids:,} ids came in {duration(seconds)}: {ids / seconds:,.0f} a second on average, "
+        f"{line['ids_per_second'].max():,.0f} in the best {duration(float(line['width_s'].iloc[0]))}.{_idle(timings)}"
     )
 
 
@@ -151,45 +185,36 @@ def flow(numbers: dict[str, Json]) -> str:
     return f"{text}; no prompt is without a response or a reason."
 
 
-def completion(rows: pd.DataFrame, lengths: Lengths) -> str:
-    """What is missing, and how what is generated differs from what was planned, from `completion_bias`."""
-    counts = {state: int((rows["state"] == state).sum()) for state in STATES}
-    if counts[STATES[0]] == len(rows):
-        return f"Nothing is missing: all {len(rows):,} planned generations are there."
-    lost = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    if not counts[STATES[0]]:
-        return f"Nothing is generated yet; of {len(rows):,} planned generations: {lost}."
-    return f"Of {len(rows):,} planned generations: {lost}. {_shift(rows)}{_cut_off(lengths)}"
-
-
-def _shift(rows: pd.DataFrame) -> str:
-    table = bias_table(rows)
-    name, difference = largest_shift(table)
-    if not name:
-        text = "All prompts are alike in what is known of them."
-    elif abs(difference) < NEGLIGIBLE:
-        text = f"The prompts of what is generated are those planned: the largest shift, in {name}, is negligible "
-        text += f"({difference:+.2f} standard deviations)."
-    else:
-        planned, generated = (table[column].astype("float64").loc[name] for column in ("planned", "generated"))
-        text = f"What is generated differs most in {name}: {generated:,.3g} against {planned:,.3g} planned "
-        text += f"({difference:+.2f} standard deviations)."
-    place = float(table["standardised difference"].astype("float64").loc[PLACE])
-    if abs(place) >= NEGLIGIBLE:
-        text += f" It is more the {'beginning' if place < 0 else 'end'} of the file than the whole of it."
-    return text
-
-
-def _cut_off(lengths: Lengths) -> str:
-    long = long_share(lengths)
-    if not long:
-        return ""
+def cache_hits(timings: pd.DataFrame) -> str:
+    """How much of the prompts the servers had read before."""
+    if timings.empty:
+        return "No response is on record, so nothing is known of the prefix cache."
+    cached, whole = int(timings["cached_tokens"].sum()), int(timings["prompt_tokens"].sum())
+    if not cached:
+        return f"None of {whole:,} prompt ids came from a prefix cache: it is off, or no two prompts begin alike."
+    rows = int((timings["cached_tokens"] > 0).sum())
     return (
-        f" What was in flight at the stop ({len(lengths.reached):,}) had been for "
-        f"{_duration(float(np.median(lengths.seconds)))} in the median, at least {long.ids:,.0f} ids at the pace of "
-        f"the others: {long.generated:.1%} of the generated outputs are longer, and an estimated {long.estimated:.1%} "
-        "of all."
+        f"Of {whole:,} prompt ids the servers had {cached:,} ({cached_share(timings):.1%}) in their prefix cache; "
+        f"{share_of_rows(rows, len(timings))} had some of theirs there."
     )
+
+
+def coverage(found: IdCounts) -> str:
+    """How many different ids there are, and what 32,000 of them cover."""
+    different = distinct(found)["all"]
+    if not different:
+        return "No row that is not rejected has output ids."
+    line = coverage_curve(found).set_index("ids").loc[32_000]
+    text = f"{int(found.total.sum()):,} output ids hold {different:,} different ones"
+    elsewhere = ""
+    if not np.isnan(line["other rows"]):
+        elsewhere = (
+            f" Chosen on half of the rows they cover {line['other rows']:.2%} of the other half: nearer to what new "
+            "text will find."
+        )
+    if different <= 32_000:
+        return f"{text}: a draft vocabulary of 32,000 holds them all.{elsewhere}"
+    return f"{text}; the 32,000 most frequent cover {line['all']:.2%} of them all.{elsewhere}"
 
 
 def finish_reasons(timings: pd.DataFrame) -> str:
@@ -199,8 +224,8 @@ def finish_reasons(timings: pd.DataFrame) -> str:
     cut, again = int((timings["finish_reason"] == "length").sum()), int((timings["attempt"] > 1).sum())
     whole, cached = int(timings["prompt_tokens"].sum()), int(timings["cached_tokens"].sum())
     return (
-        f"{_share(cut, len(timings))} were cut by the length limit, {again:,} came at a later try; of {whole:,} prompt "
-        f"ids the servers had {cached:,} ({cached / max(1, whole):.1%}) in their prefix cache."
+        f"{share_of_rows(cut, len(timings))} were cut by the length limit, {again:,} came at a later try; of {whole:,} "
+        f"prompt ids the servers had {cached:,} ({cached / max(1, whole):.1%}) in their prefix cache."
     )
 
 
@@ -212,40 +237,9 @@ def failures(counts: Mapping[str, int]) -> str:
     return f"{sum(counts.values()):,} requests failed and were tried again or rejected: {reasons}."
 
 
-def _lengths(lengths: pd.Series, one: str, many: str, unit: str) -> str:
-    if lengths.empty:
-        return f"There are no {many}."
-    if len(lengths) == 1:
-        return f"There is one {one}, with {int(lengths.iloc[0]):,} {unit}."
-    if len(lengths) < FEW:
-        values = ", ".join(f"{int(value):,}" for value in sorted(lengths))
-        return f"Only {len(lengths)} {many}, too few for a distribution: {values} {unit}."
-    low, middle, high = (float(lengths.astype("float64").quantile(share)) for share in (0.1, 0.5, 0.9))
-    return (
-        f"Half of {len(lengths):,} {many} have at most {middle:,.0f} {unit}; "
-        f"eight in ten lie between {low:,.0f} and {high:,.0f}, the longest has {int(lengths.max()):,}."
-    )
-
-
-def _share(part: int, whole: int) -> str:
-    """`3 of 12 rows (25%)`; no percentage where the whole is small."""
-    return f"{part:,} of {whole:,} rows" + (f" ({part / whole:.1%})" if whole >= FEW else "")
-
-
-def _few(count: int) -> str:
-    return "" if count >= FEW else f" (of only {count})"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.1f} seconds" if seconds >= 1 else f"{seconds * 1000:,.0f} milliseconds"
-
-
 def _idle(timings: pd.DataFrame) -> str:
     """What was cut out between runs of the stage, so that a rate is one of working time."""
     _, ends = busy_intervals(timings)
     since = (timings["started_at"] - timings["started_at"].iloc[0]).dt.total_seconds()
     idle = float((since + timings["latency_s"]).max() - ends.max())
-    return f" Pauses of {_duration(idle)} in all, with nothing in flight, are left out." if idle > 1 else ""
+    return f" Pauses of {duration(idle)} in all, with nothing in flight, are left out." if idle > 1 else ""

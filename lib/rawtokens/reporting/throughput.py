@@ -97,6 +97,29 @@ def timeline(timings: pd.DataFrame, *, bins: int = 120) -> pd.DataFrame:
     )
 
 
+def cache_line(timings: pd.DataFrame, *, bins: int = 40) -> pd.DataFrame:
+    """The share of prompt ids from the servers' prefix caches over time, by when requests were sent: columns
+    seconds (a bin's middle), width_s, cached_share (0 to 1; NaN where no request was sent).
+
+    Time runs as in `timeline`.
+    """
+    if timings.empty:
+        return pd.DataFrame({"seconds": [], "width_s": [], "cached_share": []}, dtype="float64")
+    starts, ends = busy_intervals(timings)
+    edges = np.linspace(0.0, ends.max(), min(bins, max(10, int(ends.max()))) + 1)
+    cached, whole = (
+        np.histogram(starts, edges, weights=timings[name].to_numpy("float64"))[0]
+        for name in ("cached_tokens", "prompt_tokens")
+    )
+    shares = np.divide(cached, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    return pd.DataFrame({"seconds": (edges[:-1] + edges[1:]) / 2, "width_s": edges[1], "cached_share": shares})
+
+
+def cached_share(timings: pd.DataFrame) -> float:
+    """The share of all prompt ids that came from a prefix cache, 0 to 1; 0 where there are no prompt ids."""
+    return float(timings["cached_tokens"].sum()) / max(1, int(timings["prompt_tokens"].sum()))
+
+
 def busy_intervals(timings: pd.DataFrame) -> tuple[Floats, Floats]:
     """Start and end of each request, in seconds from the first start, idle stretches of over 5 seconds cut out.
 

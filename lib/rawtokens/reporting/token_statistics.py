@@ -25,6 +25,8 @@ from .throughput import share
 SHAPES: tuple[str, ...] = get_args(Shape)
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 FINISH_REASONS = ("stop", "length")
+CLOSED: tuple[Shape, ...] = ("closed", "tool_closed", "truncated_in_answer")
+"""Shapes of rows whose thinking came to its end: by a closer, or by a tool section that opened without one."""
 NO_REASON = "(none)"
 SEGMENTS = ("reasoning", "closer", "answer", "tool calls", "stop id")
 _ID_COLUMNS = ("prompt_ids", "output_ids")
@@ -65,7 +67,10 @@ def read_prompts(folder: Path) -> pd.DataFrame:
 
 
 def thinking_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose output holds reasoning: all but `thinking_off` and `channels`."""
+    """The rows whose output holds reasoning: all but `thinking_off` and `channels`.
+
+    A model that never thinks has rows of `thinking_off` alone, so none here.
+    """
     return rows[~rows["shape"].isin(["thinking_off", "channels"])]
 
 
@@ -164,7 +169,8 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
     """The numbers of a data set: counts in and out, lengths, shapes, reasons, throughput.
 
     `median_reasoning_tokens` is over the rows that think, cut ones with the length at which they were cut;
-    `share_closed` is over generated rows; `not_generated` counts prompts with neither a response nor a rejection,
+    `share_closed` is the part of them whose thinking came to its end, by a closer or by a tool section (CLOSED), null
+    for a model that never thinks; `not_generated` counts prompts with neither a response nor a rejection,
     everything behind it counts generations. `completion` is `completion_bias.numbers` as stage 02 left them, or null.
     Shares and medians of nothing are null. Raises InputError where a stage is missing, or where the journal has grown
     since verification.
@@ -192,7 +198,7 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
         "flagged": int((rows["verdict"] == "flag").sum()),
         "rejected": int((rows["verdict"] == "reject").sum()),
         "median_reasoning_tokens": float(thinking.median()) if len(thinking) else None,
-        "share_closed": share((rows["shape"] == "closed").sum(), len(rows)),
+        "share_closed": share(rows["shape"].isin(CLOSED).sum(), len(thinking)),
         "shapes": _counts(rows["shape"], SHAPES),
         "finish_reasons": _counts(rows["finish_reason"], FINISH_REASONS),
         "reasons": _counts(rows["reasons"].explode().dropna(), ()),
