@@ -82,7 +82,7 @@ def test_rows_without_a_closer_are_left_out_of_its_table(rows: pd.DataFrame) -> 
     table = token_statistics.length_table(rows, "closer_position")
     assert table["rows"].to_dict() == {"closed": 2, "truncated_in_answer": 1, "all rows": 3}
     assert token_statistics.closer_shares(rows).round(4).tolist() == [0.5, 0.375, 0.0625]
-    assert token_statistics.closer_share_table(rows)["median"].to_dict() == {
+    assert token_statistics.closer_position_table(rows)["median share"].to_dict() == {
         "closed": 0.4375,
         "truncated_in_answer": 0.0625,
         "all rows": 0.375,

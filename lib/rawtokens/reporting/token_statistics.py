@@ -92,10 +92,11 @@ def closer_shares(rows: pd.DataFrame) -> pd.Series:
     return share
 
 
-def closer_share_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Percentiles of `closer_shares`, one line a shape and one for all rows."""
-    shares = rows.assign(share=closer_shares(rows))
-    return length_table(shares, "share").drop(columns="ids")
+def closer_position_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`length_table` of the closer's position, with the median and p90 of `closer_shares` (0 to 1) beside."""
+    table = length_table(rows, "closer_position").drop(columns="ids")
+    shares = length_table(rows.assign(share=closer_shares(rows)), "share")
+    return table.assign(**{"median share": shares["median"], "p90 share": shares["p90"]})
 
 
 def count_table(rows: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
@@ -165,8 +166,12 @@ def rejection_table(folder: Path, *, stage: Stage | None = None) -> pd.DataFrame
     return pd.DataFrame(lines, columns=["stage", "reason", "rows", "first key", "detail"])
 
 
-def summary(folder: Path, dataset: str) -> dict[str, Json]:
+def summary(
+    folder: Path, dataset: str, *, rows: pd.DataFrame | None = None, timings: pd.DataFrame | None = None
+) -> dict[str, Json]:
     """The numbers of a data set: counts in and out, lengths, shapes, reasons, throughput.
+
+    `rows` and `timings` are `read_verified` and `read_timings` of the folder, read here where they are not given.
 
     `median_reasoning_tokens` is over the rows that think, cut ones with the length at which they were cut;
     `share_closed` is the part of them whose thinking came to its end, by a closer or by a tool section (CLOSED), null
@@ -175,7 +180,9 @@ def summary(folder: Path, dataset: str) -> dict[str, Json]:
     Shares and medians of nothing are null. Raises InputError where a stage is missing, or where the journal has grown
     since verification.
     """
-    rows, prompts, timings = read_verified(folder), read_prompts(folder), throughput.read_timings(folder)
+    rows = read_verified(folder) if rows is None else rows
+    timings = throughput.read_timings(folder) if timings is None else timings
+    prompts = read_prompts(folder)
     if len(rows) != len(timings):
         raise InputError(
             f"{folder / 'verified.parquet'} holds {len(rows)} rows and the journal {len(timings)}; "

@@ -24,6 +24,9 @@ SIZES = (8_000, 16_000, 32_000, 64_000, 128_000)
 """Sizes of draft vocabularies; SpecForge and speculators take 32,000 unless told otherwise."""
 
 PARTS = ("thinking", "behind the thinking")
+FORMATS = dict.fromkeys(("all", *PARTS, "other rows"), "{:.2%}")
+"""How a table shows the columns of `coverage_table`."""
+
 _ROWS = 256  # a block; of 4,000 ids each they take 4 MB
 _COLUMNS = ["verdict", "shape", "reasoning_tokens", "output_ids"]
 
