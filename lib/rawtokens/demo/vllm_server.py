@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 
 from ..errors import InputError
+from .engine_processes import DemoServer, launched
 from .ports import HOST, reserve_port
-from .server import PORTS_TRIED, PROJECT, DemoServer, launched
+from .server import PORTS_TRIED, PROJECT
 
 DEFAULT_PORT = 8000
 LAUNCHER = Path(__file__).parent / "engine_stubs" / "launch_vllm.py"
