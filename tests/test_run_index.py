@@ -3,6 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
+from html_pages import check_page
 from nbformat import write
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
@@ -26,6 +27,8 @@ SUMMARY = {
     "shapes": {"closed": 1044},
 }
 
+FIGURE = '<figure><img src="data:image/png;base64,AA==" alt="{name}"><figcaption>{name}</figcaption></figure>'
+
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
@@ -36,7 +39,7 @@ def run_folder(tmp_path: Path) -> Path:
     for report in ("reports/00_check_server", "B1/reports/01_tokenize_prompts", "B1/reports/04_report"):
         (folder / f"{report}.html").write_text("")
     write_stage_record(folder / "B1" / "notebooks" / "04_report.ipynb", digest="d", outputs=[])
-    figures = [new_output("display_data", data={"text/html": f'<figure><img alt="{name}"></figure>'}) for name in "abc"]
+    figures = [new_output("display_data", data={"text/html": FIGURE.format(name=name)}) for name in "abc"]
     write(new_notebook(cells=[new_code_cell(outputs=figures)]), folder / "B1" / "notebooks" / "04_report.ipynb")
     return folder
 
@@ -45,6 +48,7 @@ def test_an_index_links_every_report_and_sums_up(run_folder: Path, monkeypatch: 
     monkeypatch.chdir(run_folder)
     settings = {"model": "<kimi>", "urls": ["http://host"], "prompts": f"{run_folder}/prompts.jsonl"}
     html = write_index(run_folder, datasets=["B1", "B2"], settings=settings).read_text()
+    check_page(html, folder=run_folder)
     assert "<title>rawtokens run demo</title>" in html
     assert '<a href="reports/00_check_server.html">00 check server (not finished)</a>' in html
     assert '<a href="B1/reports/01_tokenize_prompts.html">01 tokenize prompts (not finished)</a>' in html
@@ -89,7 +93,9 @@ def squeezed(line: str) -> str:
 def test_the_guide_lies_beside_the_index(run_folder: Path) -> None:
     index = write_index(run_folder, datasets=["B1"], settings={})
     assert '<a href="reading_the_report.html">' in index.read_text()
-    assert '<h3 id="never_closed">' in (run_folder / "reading_the_report.html").read_text()
+    guide = (run_folder / "reading_the_report.html").read_text()
+    check_page(guide, folder=run_folder)
+    assert '<h3 id="never_closed">' in guide
 
 
 def test_a_damaged_summary_is_named(run_folder: Path) -> None:

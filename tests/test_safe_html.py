@@ -2,14 +2,19 @@ import pytest
 
 from rawtokens.reporting.safe_html import clean_html, prose_html
 
+PNG = "data:image/png;base64,AA=="
+
 
 @pytest.mark.parametrize(
     ("hostile", "clean"),
     [
         ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
-        ("<img src=x onerror=alert(1)>", "<img>"),
-        ('<img src="https://example.org/a.png" alt="a">', '<img alt="a">'),
-        ('<img src="data:text/html;base64,PHNjcmlwdD4=">', "<img>"),
+        ("<img src=x onerror=alert(1)>", "[a picture that is not in this page]"),
+        ('<img src="https://example.org/a.png" alt="a>b">', "[a picture that is not in this page]"),
+        ('<img src="data:image/png;base64,AA==">', f'<img src="{PNG}" alt="a picture without a description">'),
+        ('<img alt="" src="data:image/png;base64,AA==">', f'<img src="{PNG}" alt="a picture without a description">'),
+        ('<img src="data:image/png;base64,AA==" alt="a>b">', f'<img src="{PNG}" alt="a>b">'),
+        ('<img src="data:text/html;base64,PHNjcmlwdD4=">', "[a picture that is not in this page]"),
         ('<a href="javascript:alert(1)">a</a>', "<a>a</a>"),
         ('<a href="data:text/html,x">a</a>', "<a>a</a>"),
         ('<p onclick="f()" id="x" class="y">a</p>', '<p class="y">a</p>'),
@@ -43,5 +48,5 @@ def test_the_style_that_pandas_puts_before_a_table_goes() -> None:
 
 def test_prose_becomes_html() -> None:
     assert prose_html("## A *b*\n\n![x](https://example.org/a.png) <script>f()</script>") == (
-        '<h2>A <em>b</em></h2>\n<p><img alt="x"> &lt;script&gt;f()&lt;/script&gt;</p>\n'
+        "<h2>A <em>b</em></h2>\n<p>[a picture that is not in this page] &lt;script&gt;f()&lt;/script&gt;</p>\n"
     )

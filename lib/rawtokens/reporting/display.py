@@ -127,8 +127,10 @@ def _drawn(figure: "Figure", kind: Literal["svg", "png"]) -> bytes:
     import matplotlib as mpl
 
     drawing = io.BytesIO()
-    # A fixed salt and no date: the same figure gives the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "rawtokens"}):
+    # A fixed salt and no date: the same figure gives the same bytes. Letters as text, not as outlines: 15 kB a figure
+    # in place of 41. Verdana has the widths of DejaVu Sans, which lays the figure out here.
+    fonts = ["DejaVu Sans", "Verdana", "sans-serif"]
+    with mpl.rc_context({"svg.hashsalt": "rawtokens", "svg.fonttype": "none", "font.sans-serif": fonts}):
         if kind == "svg":
             figure.savefig(drawing, format="svg", facecolor="white", metadata={"Date": None})
         else:

@@ -25,6 +25,8 @@ overflow-wrap overflow-x padding padding-left text-align vertical-align white-sp
 _STYLES = CSSSanitizer(allowed_css_properties=_PROPERTIES.split())
 _EVERYWHERE = {"class", "style", "title", "dir", "lang"}
 _BY_TAG = {"td": {"colspan", "rowspan"}, "th": {"colspan", "rowspan", "scope"}, "details": {"open"}}
+_NO_ALT = ' alt=""'
+_IMAGE = re.compile(r'<img((?: [a-z]+="[^"]*")*)>')  # as bleach writes one
 _PICTURE = re.compile(r"data:image/(png|jpeg|svg\+xml);base64,[A-Za-z0-9+/=]*")
 
 
@@ -38,13 +40,21 @@ def clean_html(html: str) -> Markup:
         protocols={"http", "https", "mailto", "data"},
         css_sanitizer=_STYLES,
     )
-    return Markup(cleaned)
+    return Markup(_IMAGE.sub(_whole_picture, cleaned))
 
 
 def prose_html(source: str) -> Markup:
     """Markdown as HTML, cleaned alike."""
     renderer = IPythonRenderer(escape=False, exclude_anchor_links=True)
     return clean_html(MarkdownWithMath(renderer=renderer).render(source))
+
+
+def _whole_picture(match: re.Match[str]) -> str:
+    """A picture that is in the page, with an alternative text; a word in place of one that would have to be fetched."""
+    if ' src="' not in match[1]:
+        return "[a picture that is not in this page]"
+    described = re.search(' alt="[^"]', match[1])
+    return match[0] if described else f'<img{match[1].replace(_NO_ALT, "")} alt="a picture without a description">'
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
