@@ -78,6 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     retry.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     retry.set_defaults(command=_retry)
 
+    compare = commands.add_parser("compare", help="two runs side by side, or the data sets of one, in a report")
+    compare.add_argument("run_a", type=Path, metavar="RUN_A", help="folder of a run (outputs/RUN), or of a data set")
+    compare.add_argument("run_b", type=Path, nargs="?", metavar="RUN_B", help="another; the report is put beside it")
+    compare.set_defaults(command=_compare)
+
     check = commands.add_parser("check-server", help="is this server faithful?")
     check.add_argument("url", metavar="URL")
     check.add_argument("--tokenizer", default=str(DEMO_MODEL), help="folder or hub id (default: the demo's)")
@@ -189,6 +194,16 @@ def _retry(options: argparse.Namespace) -> int:
         f"{name}: rows to generate again: {found.again}{same}; lines set aside: {found.lines}, in "
         f"{', '.join(str(path) for path in found.files)}; next: {command}"
     )
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from .notebook_stages.comparison import compare_runs
+
+    report = compare_runs(
+        options.run_a, options.run_b, notebooks=ROOT / "notebooks", on_line=partial(print, flush=True)
+    )
+    print(f"\nreport: {report}")
     return 0
 
 

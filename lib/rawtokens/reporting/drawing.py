@@ -54,7 +54,7 @@ COLOURS = {
 """The colour of a part by its name; a part that is not here is grey."""
 
 WIDTH = 5.2  # inches, of every figure: see the style sheet
-_LINE = 62  # characters of ordinary text that fit into that width
+_LINE = 72  # characters of ordinary text that fit into that width
 _MOST_BINS = 40
 
 Values = npt.NDArray[np.float64]
@@ -200,7 +200,9 @@ def log_axis(axes: Axes, low: float, high: float) -> None:
         low, high = min(low, middle / 2), max(high, middle * 2)
     decades = np.log10(high / low)
     axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,), numticks=20))
+    axes.xaxis.set_major_locator(
+        LogLocator(subs=(1, 2, 5) if decades < 2.2 else (1, 3) if decades < 3.5 else (1,), numticks=20)
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 

@@ -76,6 +76,8 @@ def truncation(rows: pd.DataFrame) -> Figure:
         axes.fill([found.limit, 2 * found.limit, 2 * found.limit], [left, high, low], color=ORANGE, alpha=0.6, lw=0)
         text = f"estimate\n{low:.1%} to\n{high:.1%}"
         axes.annotate(text, (2 * found.limit, high), (4, 0), textcoords="offset points", va="bottom")
+    else:
+        axes.annotate("no estimate", (2 * found.limit, left), (4, 4), textcoords="offset points")
     for share, name in ((0.5, "half"), (1, "limit"), (2, "twice")):
         axes.axvline(share * found.limit, color=INK, linewidth=1, linestyle="--")
         axes.annotate(
@@ -83,7 +85,7 @@ def truncation(rows: pd.DataFrame) -> Figure:
         )
     log_axis(axes, max(1.0, first), found.limit * 3.4)
     axes.set(xlabel="reasoning ids (log scale)", ylabel="share still thinking", ylim=(0, top))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if top > 0.05 else 1))
     return figure
 
 

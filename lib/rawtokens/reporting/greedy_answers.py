@@ -1,0 +1,99 @@
+"""Answers of two greedy runs, id by id: which are the same, and where the others first differ.
+
+Only temperature 0 promises the same ids for the same prompt ids, and even then batching and kernels may break a tie
+another way. This module does not know why two answers part.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..records import open_parquet
+from ..response_checks.response_columns import IdLists
+from ..runs import read_manifest
+
+Ids = npt.NDArray[np.int32]
+
+_ROWS = 256
+
+
+class Agreement(NamedTuple):
+    """Rows of two data sets by key.
+
+    `keys` are in both; of `other_prompts` the prompt ids differ, so that their answers are not compared. `parted` are
+    the positions, counted from 0, of the first id that differs (or where one answer ends), int64, one for each
+    answer that is not identical; `part_keys` are their keys.
+    """
+
+    keys: int
+    other_prompts: int
+    identical: int
+    parted: npt.NDArray[np.int64]
+    part_keys: tuple[str, ...]
+
+
+def is_greedy(folder: Path) -> bool:
+    """Whether the data set's manifest says temperature 0."""
+    sampling = read_manifest(folder).get("sampling")
+    return isinstance(sampling, dict) and sampling.get("temperature") == 0
+
+
+def agreement(first: Path, second: Path) -> Agreement:
+    """Compare the answers of two data sets' folders. Holds the ids of `second` (4 bytes each); `first` is streamed."""
+    known = {key: (digest, output.copy()) for key, digest, output in _rows(second)}
+    keys = other_prompts = identical = 0
+    parted: dict[str, int] = {}
+    for key, digest, output in _rows(first):
+        if key not in known:
+            continue
+        keys += 1
+        other_digest, other = known[key]
+        if digest != other_digest:
+            other_prompts += 1
+            continue
+        place = first_difference(output, other)
+        if place is None:
+            identical += 1
+        else:
+            parted[key] = place
+    return Agreement(keys, other_prompts, identical, np.array(list(parted.values()), dtype=np.int64), tuple(parted))
+
+
+def first_difference(one: Ids, other: Ids) -> int | None:
+    """Where two answers part, counted from 0; the shorter one's length where the other goes on; None where equal."""
+    length = min(len(one), len(other))
+    differs = one[:length] != other[:length]
+    if differs.any():
+        return int(differs.argmax())
+    return None if len(one) == len(other) else length
+
+
+def agreement_table(found: dict[str, Agreement]) -> pd.DataFrame:
+    """A line a data set: keys in both, other prompts, compared, identical (rows and share), median of the first id
+    that differs."""
+    lines = {}
+    for name, each in found.items():
+        compared = each.keys - each.other_prompts
+        lines[name] = {
+            "keys in both": each.keys,
+            "other prompt ids": each.other_prompts,
+            "compared": compared,
+            "identical": each.identical,
+            "share identical": each.identical / compared if compared else None,
+            "median first difference (id)": float(np.median(each.parted)) if len(each.parted) else None,
+        }
+    return pd.DataFrame.from_dict(lines, orient="index")
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, bytes, Ids]]:
+    """Key, digest of the prompt ids, and output ids (a view of the block) of every row."""
+    with open_parquet(folder / "verified.parquet") as file:
+        for batch in file.iter_batches(batch_size=_ROWS, columns=["key", "prompt_ids", "output_ids"]):
+            prompts, outputs = (IdLists.from_arrow(batch[name]) for name in ("prompt_ids", "output_ids"))
+            for number, key in enumerate(batch["key"].to_pylist()):
+                yield key, hashlib.blake2b(prompts.row(number).tobytes(), digest_size=16).digest(), outputs.row(number)
