@@ -12,7 +12,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine vllm demo test test-vllm lab check bench chaos drift-study lock
+.PHONY: setup engine vllm demo test test-vllm test-chromium lab check bench chaos drift-study lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -23,7 +23,7 @@ demo: ## everything: both environments, the demo model, a real server, the repor
 test: ## unit tests, the notebooks, and the tests on the real server
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
-	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm"
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm and not chromium"
 	@.venv/bin/python -m pytest -m engine
 
 test-vllm: ## the tests on the real vLLM, its greedy ids beside SGLang's
@@ -31,6 +31,9 @@ test-vllm: ## the tests on the real vLLM, its greedy ids beside SGLang's
 	@$(SET_UP_BOTH)
 	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-vllm/.ready
 	@.venv/bin/python -m pytest -m vllm
+
+test-chromium: .venv/.ready ## the demo's report in a headless Chromium, which must be installed; make demo first
+	@.venv/bin/python -m pytest -m chromium
 
 lab: ## JupyterLab on the notebooks with a demo server running
 	@$(CHECK_PYTHON)
