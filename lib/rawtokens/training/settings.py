@@ -1,0 +1,74 @@
+"""What a user decides about training data, checked. This module does not know how it is done."""
+
+import math
+from typing import Literal, get_args
+
+import msgspec
+
+from ..errors import InputError
+
+FORMATS = ("parquet", "arrow", "specforge", "speculators", "torchspec")
+_LISTS = ("formats", "evaluation_prompts")
+MASK_NAMES = ("sampled", "reasoning", "answer", "tool_calls")
+
+Truncated = Literal["keep", "drop", "generate_longer"]
+Flagged = Literal["keep", "drop"]
+Duplicates = Literal["keep", "first"]
+
+
+class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run file's `training`.
+
+    Truncated rows are whole prefixes of what the target said: `keep` trains on them, `generate_longer` leaves them out
+    and writes their prompts as a prompt file for a run with more new tokens. `flagged` is about rows with another
+    doubt. `max_length` counts ids of prompt and output; longer rows are left out, never cut. `duplicates: first` keeps
+    one row a prompt. `held_out` is the share of prompts held out. `shard_gb` is the RAM that a trainer may need for
+    one shard. `evaluation_prompts` are files that training prompts are compared with. Raises ValueError.
+    """
+
+    formats: tuple[str, ...] = ("parquet",)
+    mask: str = "sampled"
+    boundary_shift: bool = False
+    truncated_in_thinking: Truncated = "keep"
+    truncated_in_answer: Truncated = "keep"
+    flagged: Flagged = "drop"
+    max_length: int | None = None
+    duplicates: Duplicates = "keep"
+    held_out: float = 0.02
+    shard_gb: float = 16.0
+    draft_vocabulary: int = 32_000
+    evaluation_prompts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {
+            "formats": (self.formats, FORMATS),
+            "mask": ((self.mask,), MASK_NAMES),
+            "truncated_in_thinking": ((self.truncated_in_thinking,), get_args(Truncated)),
+            "truncated_in_answer": ((self.truncated_in_answer,), get_args(Truncated)),
+            "flagged": ((self.flagged,), get_args(Flagged)),
+            "duplicates": ((self.duplicates,), get_args(Duplicates)),
+        }
+        for name, (given, allowed) in known.items():
+            for value in given:
+                if value not in allowed:
+                    raise ValueError(f"training.{name} is {value!r}; expected one of {', '.join(allowed)}")
+        ranges = {
+            "formats": (len(set(self.formats)) == len(self.formats) > 0, "one format at least, none twice"),
+            "max_length": (self.max_length is None or self.max_length >= 1, "1 or more, or null for any length"),
+            "held_out": (0 <= self.held_out < 1, "0 or more, less than 1"),
+            "shard_gb": (math.isfinite(self.shard_gb) and self.shard_gb > 0, "more than 0"),
+            "draft_vocabulary": (self.draft_vocabulary >= 1, "1 or more"),
+        }
+        for name, (fits, expected) in ranges.items():
+            if not fits:
+                raise ValueError(f"training.{name} is {getattr(self, name)!r}; expected {expected}")
+
+
+def training_settings(**given: object) -> TrainingSettings:
+    """Settings from a notebook's scalars: lists as JSON text, 0 for no limit. Raises InputError."""
+    try:
+        read: dict[str, object] = {name: msgspec.json.decode(str(given[name])) for name in _LISTS if name in given}
+        limit = given.get("max_length") or None
+        return msgspec.convert({**given, **read, "max_length": limit}, TrainingSettings)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InputError(f"training settings: {error}") from error
