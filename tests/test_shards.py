@@ -7,11 +7,12 @@ from rawtokens.shards import WHOLE, Shard, shard_of
 
 
 @given(source=st.text(st.characters(exclude_categories=["Cs"])), count=st.integers(min_value=1, max_value=9))
-def test_a_key_is_of_one_shard_and_a_prompts_samples_stay_together(source: str, count: int) -> None:
+def test_a_key_is_of_one_shard_and_samples_and_turns_stay_together(source: str, count: int) -> None:
     shards = [Shard(index, count) for index in range(1, count + 1)]
-    holders = [[shard for shard in shards if shard.holds(f"{source}#0/{sample}")] for sample in (0, 1, 17)]
-    assert [len(found) for found in holders] == [1, 1, 1]
-    assert holders[0] == holders[1] == holders[2]
+    keys = [f"{source}#{turn}/{sample}" for turn in (0, 1, 12) for sample in (0, 1, 17)]
+    holders = [[shard for shard in shards if shard.holds(key)] for key in keys]
+    assert [len(found) for found in holders] == [1] * len(keys)
+    assert len({found[0] for found in holders}) == 1
 
 
 def test_the_split_is_the_same_on_every_machine_and_even() -> None:

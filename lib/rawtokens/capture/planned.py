@@ -19,7 +19,7 @@ from ..shards import WHOLE, Shard
 from .known_keys import KnownKeys
 from .rejections import each_rejection
 
-_BLOCK_ROWS = 2048
+BLOCK_ROWS = 2048
 """Rows that are put in order together: as Arrow 16 MB of prompts of 2,000 ids."""
 _LANES = 16
 """On SGLang 0.5.23, requests that share a prefix and are taken up in one batch are all computed in full."""
@@ -48,7 +48,7 @@ def planned_requests(
     put in order of its beginnings, cut into lanes, and each lane gives one in turn. That order is by hashes, so that
     a run that is stopped early has no choice by content or length.
     """
-    for batch in prompt_batches(folder, ["key", "prompt_ids"], rows=_BLOCK_ROWS):
+    for batch in prompt_batches(folder, ["key", "prompt_ids"], rows=BLOCK_ROWS):
         wanted = [
             [f"{key}/{sample}" for sample in range(samples_per_prompt)] if shard.holds(f"{key}/") else []
             for key in batch["key"].to_pylist()
@@ -87,18 +87,25 @@ def count_planned(folder: Path, samples_per_prompt: int, known: KnownKeys, *, sh
 def count_missing(folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE) -> int:
     """How many generations stand neither in a journal nor among the rejections. Reads no ids, asks no server.
 
-    Reads the journals whole, once while they stay as they are.
+    Where every turn of conversations is generated, it is how many conversations are not over: each misses a generation
+    at least. Reads the journals whole, once while they stay as they are.
     """
-    files = (folder / PROMPTS, *journal_paths(folder), *rejection_paths(folder))
+    from ..turns.endings import ended_files
+
+    files = (folder / PROMPTS, *journal_paths(folder), *rejection_paths(folder), *ended_files(folder))
     return _count_missing(folder, samples_per_prompt, shard, tuple(map(_state, files)))
 
 
 @lru_cache(maxsize=64)
 def _count_missing(folder: Path, samples_per_prompt: int, shard: Shard, _: tuple[object, ...]) -> int:
+    from ..turns.endings import count_going_on, has_turns
+
     known = KnownKeys.of(journal_paths(folder))
-    for item in each_rejection(folder):
-        if item.stage == "generate":
-            known.add(item.key)
+    rejected = (item.key for item in each_rejection(folder) if item.stage == "generate")
+    if has_turns(folder):
+        return count_going_on(folder, samples_per_prompt, known, set(rejected), shard=shard)
+    for key in rejected:
+        known.add(key)
     planned, present = count_planned(folder, samples_per_prompt, known, shard=shard)
     return planned - present
 
@@ -112,7 +119,7 @@ def _state(path: Path) -> tuple[str, int, int, int] | None:
 
 
 def _key_blocks(folder: Path, samples_per_prompt: int, shard: Shard) -> Iterator[list[str]]:
-    for batch in prompt_batches(folder, ["key"], rows=8 * _BLOCK_ROWS):
+    for batch in prompt_batches(folder, ["key"], rows=8 * BLOCK_ROWS):
         yield [
             f"{key}/{sample}"
             for key in batch["key"].to_pylist()

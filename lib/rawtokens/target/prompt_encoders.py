@@ -15,7 +15,7 @@ from typing import cast
 
 import msgspec
 
-from ..errors import TokenizerError, one_line
+from ..errors import InputError, TokenizerError, one_line
 from ..records import Json
 
 PromptFunction = Callable[[list[dict[str, Json]], list[dict[str, Json]], dict[str, Json]], str | Sequence[int]]
@@ -45,22 +45,31 @@ class PromptEncoder(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_prompt_encoder(name: str) -> PromptEncoder:
     """The function that `name` stands for. Raises TokenizerError where there is none, or it can't be imported."""
+    try:
+        function, short_name, sha256 = load_function(name, "prompt_encoder")
+    except InputError as error:
+        raise TokenizerError(str(error)) from error
+    return PromptEncoder(function=cast("PromptFunction", function), name=short_name, sha256=sha256)
+
+
+def load_function(name: str, setting: str) -> tuple[Callable[..., Json], str, str]:
+    """A user's own function, its name without folders, and the sha256 of its module's source.
+
+    `name` is `module:function` or `path/to/file.py:function`, `setting` what a message calls it. Raises InputError
+    where there is none, or it can't be imported.
+    """
     place, colon, function_name = name.rpartition(":")
     if not colon or not place or not function_name:
-        raise TokenizerError(f"prompt_encoder is {name!r}; expected `module:function` or `path/to/file.py:function`")
+        raise InputError(f"{setting} is {name!r}; expected `module:function` or `path/to/file.py:function`")
     try:
         module = _from_file(Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
         source = Path(module.__file__ or "").read_bytes()
     except Exception as error:  # the module's own code can raise anything
-        raise TokenizerError(f"prompt_encoder {name!r} can't be imported: {one_line(error)}") from error
+        raise InputError(f"{setting} {name!r} can't be imported: {one_line(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise TokenizerError(f"prompt_encoder {name!r}: {place} has no function {function_name!r}")
-    return PromptEncoder(
-        function=cast("PromptFunction", function),
-        name=f"{Path(place).name}:{function_name}",
-        sha256=hashlib.sha256(source).hexdigest(),
-    )
+        raise InputError(f"{setting} {name!r}: {place} has no function {function_name!r}")
+    return function, f"{Path(place).name}:{function_name}", hashlib.sha256(source).hexdigest()
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -1,0 +1,160 @@
+"""Stage 02's conversations: which request comes next when an answer has come, and where a killed run goes on.
+
+A worker that has an answer goes on with the same conversation, so the window stays full and the prefix cache holds
+what the turns share. Where a run begins again, every conversation that is not over is read back from the journal, and
+its next turn is asked. This module does not know how a request is made.
+"""
+
+import asyncio
+from collections.abc import Container, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from ..capture.known_keys import KnownKeys
+from ..capture.planned import BLOCK_ROWS, Request
+from ..journal import journal_paths, key_of
+from ..prompts import prompt_batches
+from ..records import Conversation, Ending, Json, Response, ResponseLine
+from ..shards import WHOLE, Shard
+from .endings import ENDED, Standing, standings
+from .history import Ended
+from .keys import TurnKey, split_key
+from .script import script_digest
+from .side_files import SideFile
+from .talk import NextTurn, Reader, Talk, next_turn
+from .tool_results import ToolResults
+
+_COLUMNS = ["key", "source_id", "messages", "tools", "template_kwargs", "later"]
+
+
+class Following:
+    """The conversations of one run; made for `generation.generate`, whose loop calls all methods."""
+
+    def __init__(self, folder: Path, reader: Reader, *, tool_function: str = "", shard: Shard = WHOLE) -> None:
+        """`tool_function` as ToolResults has it. Raises InputError where it can't be imported."""
+        self._folder, self._reader, self._shard = folder, reader, shard
+        self._results = ToolResults(folder, tool_function, shard=shard)
+        self._ended = SideFile(folder, ENDED, shard)
+        self._standing: dict[TurnKey, Standing] = {}
+        self._talks: dict[TurnKey, tuple[Talk, str]] = {}  # of what is in flight, with the script's digest
+        self._threads = ThreadPoolExecutor(max_workers=1)  # a tokenizer is asked by one thread at a time
+        self.planned = self.present = 0
+
+    def begin(self, samples: int, known: KnownKeys, rejected: Container[str]) -> None:
+        """Count what is planned and present, and find what goes on."""
+        for found in standings(self._folder, samples, known, rejected, shard=self._shard):
+            self.planned += found.planned
+            self.present += found.turns
+            if not found.over:
+                self._standing[found.key] = found
+
+    def requests(self, first: Iterable[Request]) -> Iterator[Request]:
+        """The next turns of conversations that had begun, then the first turns, which `first` gives block by block."""
+        yield from self._resumed()
+        blocks = prompt_batches(self._folder, _COLUMNS, rows=BLOCK_ROWS)
+        block: dict[str, dict[str, object]] = {}
+        for request in first:
+            prompt_key = request.key.rpartition("/")[0]
+            while prompt_key not in block:
+                block = {str(row["key"]): row for row in next(blocks).to_pylist()}
+            self._talks[split_key(request.key)] = _talk(block[prompt_key])
+            yield request
+
+    async def after(self, request: Request, line: ResponseLine | None) -> Request | None:
+        """The conversation's next request, or None where it is over; `line` is None where its request was given up."""
+        key = split_key(request.key)
+        talk, digest = self._talks.pop(key.conversation)
+        if line is None:
+            self._over(key, key.turn + 1)
+            return None
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, next_turn, talk, _response(line), self._reader, self._results)
+        return self._goes_on(key, found, digest)
+
+    def close(self) -> None:
+        """Wait for what is being prepared."""
+        self._threads.shutdown()
+
+    def _goes_on(self, key: TurnKey, found: NextTurn | Ended, digest: str) -> Request | None:
+        """The request behind turn `key`, or its conversation's end, on record."""
+        if isinstance(found, Ended):
+            turns = key.turn + 1
+            self._ended.append(
+                Ending(key=str(key), turns=turns, reason=found.reason, detail=found.detail, script=digest)
+            )
+            self._over(key, turns)
+            return None
+        self._talks[key.conversation] = found.talk, digest
+        following = key._replace(turn=key.turn + 1)
+        self.planned += following.turn >= self._standing[key.conversation].planned
+        return Request(key=str(following), prompt_ids=found.prompt_ids)
+
+    def _over(self, key: TurnKey, turns: int) -> None:
+        """Count a conversation with the turns that it came to."""
+        self.planned += turns - max(self._standing.pop(key.conversation).planned, turns)
+
+    def _resumed(self) -> Iterator[Request]:
+        """Every conversation that had begun, at its next turn."""
+        begun: dict[str, list[Standing]] = {}
+        for found in self._standing.values():
+            if found.turns:
+                begun.setdefault(f"{found.key.source_id}#0", []).append(found)
+        if not begun:
+            return
+        lines = _lines_of(self._folder, {found.key for samples in begun.values() for found in samples})
+        for row in (row for batch in prompt_batches(self._folder, _COLUMNS) for row in batch.to_pylist()):
+            for found in begun.get(row["key"], ()):
+                turns = lines[found.key]
+                if request := self._replayed(found.key, row, [turns[turn] for turn in range(found.turns)]):
+                    yield request
+
+    def _replayed(self, key: TurnKey, row: dict[str, object], lines: list[bytes]) -> Request | None:
+        """A conversation read back from its records, to its next request or its end."""
+        talk, digest = _talk(row)
+        for turn, line in enumerate(lines):
+            found = next_turn(talk, msgspec.json.decode(line, type=Response), self._reader, self._results)
+            here = key._replace(turn=turn)
+            if isinstance(found, Ended) or turn + 1 == len(lines):
+                break
+            if found.prompt_ids != msgspec.json.decode(lines[turn + 1], type=Response).prompt_ids:
+                found = Ended("prompt_changed", f"turn {turn + 1} was generated from another prompt than there is now")
+                break
+            talk = found.talk
+        if isinstance(found, Ended) and here.turn + 1 < len(lines):  # told with all turns that stand
+            here = key._replace(turn=len(lines) - 1)
+        return self._goes_on(here, found, digest)
+
+
+def _talk(row: dict[str, object]) -> tuple[Talk, str]:
+    """A conversation at its first prompt, from its row of prompts.parquet."""
+    decode, later = msgspec.json.decode, str(row["later"])
+    conversation = Conversation(
+        source_id=str(row["source_id"]),
+        line=0,
+        messages=tuple(cast("list[dict[str, Json]]", decode(str(row["messages"])))),
+        tools=tuple(cast("list[dict[str, Json]]", decode(str(row["tools"])))),
+        template_kwargs=cast("dict[str, Json]", decode(str(row["template_kwargs"]))),
+        later=tuple(cast("list[dict[str, Json]]", decode(later))),
+    )
+    return Talk.begin(conversation), script_digest(later)
+
+
+def _lines_of(folder: Path, wanted: Container[TurnKey]) -> dict[TurnKey, dict[int, bytes]]:
+    """The journals' lines of these conversations, by turn: as many as were under way when the run ended."""
+    found: dict[TurnKey, dict[int, bytes]] = {}
+    for path in journal_paths(folder):
+        with path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n") and (text := key_of(line)) is not None:
+                    key = split_key(text)
+                    if key.conversation in wanted:
+                        found.setdefault(key.conversation, {})[key.turn] = line
+    return found
+
+
+def _response(line: ResponseLine) -> Response:
+    ids = msgspec.json.decode(line.output_ids, type=list[int])
+    return Response(**{**msgspec.structs.asdict(line), "output_ids": ids})

@@ -1,0 +1,77 @@
+"""Files of lines beside the journal, a shard's each: appended whole, a torn last line left out and cut off.
+
+A line that a kill tore was used by nothing yet: what it said is found again. This module does not know what a line
+means.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..errors import InputError, RunStopped
+from ..shards import Shard
+
+_Line = TypeVar("_Line", bound=msgspec.Struct)
+
+
+class SideFile:
+    """The one writer of a file of lines; the journal's lock keeps others out."""
+
+    def __init__(self, folder: Path, name: str, shard: Shard) -> None:
+        self._path = folder / shard.file_name(name)
+        self._checked = False
+
+    def append(self, line: msgspec.Struct, *, sync: bool = False) -> None:
+        """Write one line, with `sync` on the disk before this returns. Raises RunStopped where it can't be written."""
+        try:
+            if not self._checked:
+                _cut_torn_tail(self._path)
+                self._checked = True
+            with self._path.open("ab", buffering=0) as file:
+                file.write(msgspec.json.encode(line) + b"\n")
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise RunStopped(
+                f"can't write {self._path}: {error}; mend the folder, then run the same command"
+            ) from error
+
+
+def side_paths(folder: Path, name: str) -> list[Path]:
+    """The files of that name of a data set: `NAME.jsonl`, or one a shard, by name."""
+    stem = re.escape(name.removesuffix(".jsonl"))
+    wanted = re.compile(rf"{stem}(\.\d+-of-\d+)?\.jsonl")
+    return sorted(path for path in folder.glob(f"{name.removesuffix('.jsonl')}*.jsonl") if wanted.fullmatch(path.name))
+
+
+def read_lines(folder: Path, name: str, kind: type[_Line]) -> Iterator[_Line]:
+    """The whole lines of all shards' files. Raises InputError for a line that is none, or a file that can't be read."""
+    decoder = msgspec.json.Decoder(kind)
+    for path in side_paths(folder, name):
+        number = 0
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    number += 1
+                    if line.endswith(b"\n"):
+                        yield decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise InputError(
+                f"{path}: line {number} is no record of this kit ({error}); take the line out, then run again"
+            ) from error
+        except OSError as error:
+            raise InputError(f"{path} can't be read: {error.strerror}; mend or move it, then run again") from error
+
+
+def _cut_torn_tail(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)

@@ -1,0 +1,75 @@
+"""A user's Python function in the tools' place, and what it answered: tool_results.jsonl.
+
+What it answers is on the disk before a prompt holds it, so that a run that goes on has the same history, whatever the
+function would say the second time. It is the user's code and is run as it is; this module does not know whether it
+does what the tools would.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..errors import one_line
+from ..records import Json
+from ..shards import WHOLE, Shard
+from ..target.prompt_encoders import load_function
+from .history import Ended
+from .reading import Call
+from .side_files import SideFile, read_lines
+
+TOOL_RESULTS = "tool_results.jsonl"
+ToolFunction = Callable[[str, dict[str, Json], list[dict[str, Json]]], Json]
+"""(name, arguments, messages so far) to a text, or a JSON value that is written as JSON; None answers nothing."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One line: what the function answered to call `place` of the turn `key`; `function` is its name and hash."""
+
+    key: str
+    place: int
+    name: str
+    arguments: dict[str, object]
+    content: str
+    function: str
+
+
+class ToolResults:
+    """Answers calls: from the file where it was asked before, else by the function, where there is one."""
+
+    def __init__(self, folder: Path, function: str = "", *, shard: Shard = WHOLE) -> None:
+        """`function` is `module:function` or `path/to/file.py:function`; "" asks none.
+
+        Raises InputError where it can't be imported.
+        """
+        self._known = {(line.key, line.place): line for line in read_lines(folder, TOOL_RESULTS, ToolResult)}
+        self._file = SideFile(folder, TOOL_RESULTS, shard)
+        self._function, self._name = None, ""
+        if function:
+            self._function, name, sha256 = load_function(function, "tool_function")
+            self._name = f"{name} {sha256[:16]}"
+
+    def __call__(self, key: str, place: int, call: Call, messages: Sequence[Mapping[str, Json]]) -> str | Ended | None:
+        """What the tool answers; None leaves the call to the prompt file. Raises RunStopped where nothing is written.
+
+        Reasons: tool_function_failed, call_not_answered.
+        """
+        known = self._known.get((key, place))
+        if known and (known.name, known.arguments) == (call.name, call.arguments):
+            return known.content
+        if self._function is None:
+            return None
+        try:
+            answered = self._function(call.name, dict(call.arguments), [dict(message) for message in messages])
+            content = answered if isinstance(answered, str) else json.dumps(answered, ensure_ascii=False)
+        except Exception as error:  # the user's own code
+            return Ended("tool_function_failed", f"{self._name} on {call.name!r}: {one_line(error)}")
+        if answered is None:
+            return Ended("call_not_answered", f"{self._name} gave None for {call.name!r}")
+        line = ToolResult(
+            key=key, place=place, name=call.name, arguments=dict(call.arguments), content=content, function=self._name
+        )
+        self._file.append(line, sync=True)
+        self._known[key, place] = line
+        return content
