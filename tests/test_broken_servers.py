@@ -13,7 +13,7 @@ import pytest
 from rawtokens.engines.answers import ServerFacts
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.generation import MAXIMUM_BREAKDOWNS, Progress, Target, generate
-from rawtokens.journal import JOURNAL, read_keys, read_rejections
+from rawtokens.journal import JOURNAL, REJECTED, read_keys, read_rejections
 from rawtokens.records import PROMPTS_SCHEMA, Sampling
 
 URL = "http://one:30000"
@@ -165,26 +165,41 @@ def test_a_redirect_is_told_by_its_number(tmp_path: Path) -> None:
         asyncio.run(generate(tmp_path, target(), transport=moved))
 
 
-def _a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def _a_foreign_line(path: Path) -> None:
-    path.write_text("what another program wrote\n")
-
-
-@pytest.mark.parametrize("spoil", [_a_folder, _a_foreign_line])
 def test_a_run_that_can_not_write_its_rejections_stops_at_once_though_answers_are_far(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rawtokens.generation._REPORT_SECONDS", 0.01)
-    write_prompts(tmp_path, [1, 2])
+    write_prompts(tmp_path, [POISON, 1, 2])
 
-    async def hangs(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/generate" and not (tmp_path / "rejected.jsonl").exists():
-            spoil(tmp_path / "rejected.jsonl")
-            await asyncio.sleep(600.0)
-        return httpx.Response(200)
+    async def refuses_one_and_hangs(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        if "input_ids" not in sent:
+            return httpx.Response(200)
+        if sent["input_ids"] == [7, POISON]:
+            (tmp_path / REJECTED).mkdir()
+            return httpx.Response(400, json={"error": "no"})
+        await asyncio.sleep(600.0 if sent["input_ids"] == [7, 2] else 0.05)
+        return answer(sent)
 
-    with pytest.raises(InputError, match=r"rejected\.jsonl"):
-        asyncio.run(generate(tmp_path, target(), window=1, transport=httpx.MockTransport(hangs)))
+    work = generate(tmp_path, target(drain_seconds=0.0), window=3, transport=httpx.MockTransport(refuses_one_and_hangs))
+    with pytest.raises(RunStopped, match=r"can't write .*rejected\.jsonl"):
+        asyncio.run(work)
+
+
+def test_a_line_of_another_program_among_the_rejections_is_kept_and_named_at_the_next_start(tmp_path: Path) -> None:
+    write_prompts(tmp_path, [POISON, 1])
+
+    def refuses_one(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        if sent.get("input_ids") != [7, POISON]:
+            return answer(sent)
+        (tmp_path / REJECTED).write_text("what another program wrote\n")
+        return httpx.Response(400, json={"error": "no"})
+
+    work = generate(tmp_path, target(), window=1, transport=httpx.MockTransport(refuses_one))
+    assert asyncio.run(work).rejected == 1
+    lines = (tmp_path / REJECTED).read_bytes().splitlines()
+    assert lines[0] == b"what another program wrote"
+    assert json.loads(lines[1])["key"] == f"{POISON}#0/0"
+    with pytest.raises(InputError, match=r"rejected\.jsonl: line 1 is no record"):
+        asyncio.run(generate(tmp_path, target(), window=1, transport=httpx.MockTransport(refuses_one)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rawtokens import journal
 from rawtokens.capture.known_keys import KnownKeys
+from rawtokens.capture.rejections import RejectedRows
 from rawtokens.errors import InputError, LockedError, RunStopped
 from rawtokens.records import Rejection, Response
 
@@ -141,13 +142,16 @@ def test_a_folder_that_cant_be_written_stops_the_run(tmp_path: Path) -> None:
         pass
 
 
-def test_a_stage_rewrites_its_own_rejections_only(tmp_path: Path) -> None:
-    journal.write_rejections(tmp_path, "tokenize", [rejection("a", "tokenize")])
-    journal.write_rejections(tmp_path, "generate", [rejection("b"), rejection("c")])
-    journal.write_rejections(tmp_path, "generate", [rejection("c")])
+def test_rejections_are_added_to_those_that_stand_there(tmp_path: Path) -> None:
+    journal.append_rejections(tmp_path, [rejection("a", "tokenize")])
+    journal.append_rejections(tmp_path, [rejection("b")])
+    journal.append_rejections(tmp_path, [])
+    journal.append_rejections(tmp_path, [rejection("c"), rejection("d")])
     assert [(item.stage, item.key) for item in journal.read_rejections(tmp_path)] == [
         ("tokenize", "a"),
+        ("generate", "b"),
         ("generate", "c"),
+        ("generate", "d"),
     ]
     first = (tmp_path / journal.REJECTED).read_text().splitlines()[0]
     assert json.loads(first) == {"stage": "tokenize", "key": "a", "line": None, "reason": "x", "detail": "y"}
@@ -168,22 +172,24 @@ def test_shards_are_journals_too(tmp_path: Path) -> None:
     "broken", [b"not json\n", b'{"stage":"generate"}\n', b'{"stage":"generate","key":"b', b"\xff\n"]
 )
 def test_a_broken_rejection_is_named_and_never_rewritten_away(tmp_path: Path, broken: bytes) -> None:
-    journal.write_rejections(tmp_path, "tokenize", [rejection("a", "tokenize")])
+    journal.append_rejections(tmp_path, [rejection("a", "tokenize")])
     path = tmp_path / journal.REJECTED
     path.write_bytes(path.read_bytes() + broken)
     before = path.read_bytes()
     with pytest.raises(InputError, match=r"rejected\.jsonl: line 2 is no record"):
         journal.read_rejections(tmp_path)
     with pytest.raises(InputError, match="line 2"):
-        journal.write_rejections(tmp_path, "generate", [])
+        RejectedRows(tmp_path)
     assert path.read_bytes() == before
 
 
 def test_a_rejection_without_newline_counts_like_any_other(tmp_path: Path) -> None:
-    journal.write_rejections(tmp_path, "tokenize", [rejection("a", "tokenize"), rejection("b", "tokenize")])
+    journal.append_rejections(tmp_path, [rejection("a", "tokenize"), rejection("b", "tokenize")])
     path = tmp_path / journal.REJECTED
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     assert [item.key for item in journal.read_rejections(tmp_path)] == ["a", "b"]
+    journal.append_rejections(tmp_path, [rejection("c", "tokenize")])
+    assert [item.key for item in journal.read_rejections(tmp_path)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", [journal.JOURNAL, journal.REJECTED])

@@ -122,7 +122,7 @@ with journal.open_journal(folder / journal.JOURNAL) as opened:
 before = (folder / journal.JOURNAL).read_bytes()
 subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 for write in (lambda: journal.open_journal(folder / journal.JOURNAL).__enter__(),
-              lambda: journal.write_rejections(folder, "generate", [rejection("a")])):
+              lambda: journal.append_rejections(folder, [rejection("a")])):
     try:
         write()
     except RunStopped as error:
@@ -214,7 +214,7 @@ def test_without_file_handles_the_run_stops_and_goes_on_with_them(tmp_path: Path
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
             opened.append(response("a#0/0"))
             with pytest.raises(RunStopped, match="Too many open files"):
-                journal.write_rejections(tmp_path, "generate", [rejection("b#0/0")])
+                journal.append_rejections(tmp_path, [rejection("b#0/0")])
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
@@ -292,19 +292,18 @@ def test_what_stands_in_any_journal_is_known_to_every_shard(tmp_path: Path) -> N
 
 
 def test_shards_reject_into_files_of_their_own_and_readers_read_them_all(tmp_path: Path) -> None:
-    journal.write_rejections(tmp_path, "tokenize", [rejection("z", "tokenize")])
-    journal.write_rejections(tmp_path, "generate", [rejection("a#0/0")], shard=Shard(1, 2))
-    journal.write_rejections(tmp_path, "generate", [], shard=Shard(2, 2))
-    journal.write_rejections(tmp_path, "generate", [rejection("a#0/0"), rejection("b#0/0")], shard=Shard(3, 5))
-    journal.write_rejections(tmp_path, "tokenize", [rejection("y", "tokenize")])
+    journal.append_rejections(tmp_path, [rejection("z", "tokenize")])
+    journal.append_rejections(tmp_path, [rejection("a#0/0")], shard=Shard(1, 2))
+    journal.append_rejections(tmp_path, [rejection("a#0/0"), rejection("b#0/0")], shard=Shard(3, 5))
+    journal.append_rejections(tmp_path, [rejection("y", "tokenize")])
     assert [path.name for path in journal.rejection_paths(tmp_path)] == [
         "rejected.1-of-2.jsonl",
         "rejected.3-of-5.jsonl",
         "rejected.jsonl",
     ]
-    assert [item.key for item in journal.read_rejections(tmp_path)] == ["y", "a#0/0", "b#0/0"]
+    assert [item.key for item in journal.read_rejections(tmp_path)] == ["z", "y", "a#0/0", "b#0/0"]
     journal.remove_rejections(tmp_path, {"a#0/0", "y"})
-    assert [item.key for item in journal.read_rejections(tmp_path)] == ["y", "b#0/0"]
+    assert [item.key for item in journal.read_rejections(tmp_path)] == ["z", "y", "b#0/0"]
 
 
 def test_a_journal_that_failed_takes_nothing_more_and_goes_on_saying_why(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rawtokens.capture.known_keys import KnownKeys
 from rawtokens.capture.planned import count_missing, count_planned, planned_keys, planned_requests, seeded
-from rawtokens.journal import write_rejections
+from rawtokens.journal import append_rejections
 from rawtokens.records import PROMPTS_SCHEMA, Rejection, Sampling
 from rawtokens.shards import Shard
 
@@ -37,7 +37,7 @@ def test_what_is_generated_or_rejected_is_not_missing(tmp_path: Path) -> None:
     write_prompts(tmp_path)
     assert count_missing(tmp_path, 2) == 4
     (tmp_path / "raw_responses.jsonl").write_text('{"key":"a#0/0","prompt_ids":[0]}\n{"key":"b#0/0","prompt_')
-    write_rejections(tmp_path, "generate", [rejection("b#0/1")])
+    append_rejections(tmp_path, [rejection("b#0/1")])
     assert count_missing(tmp_path, 2) == 2
 
 
@@ -59,7 +59,7 @@ def test_a_prompts_samples_go_out_together_with_its_ids(tmp_path: Path) -> None:
 
 
 def test_order_is_kept_beyond_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.capture.planned._BLOCK_ROWS", 3)
+    monkeypatch.setattr("rawtokens.capture.planned.BLOCK_ROWS", 3)
     write_prompts(tmp_path, {name: [99 - number] for number, name in enumerate("abcdefgh")})
     planned = [request.key[0] for request in planned_requests(tmp_path, 1)]
     assert [sorted(planned[start : start + 3]) for start in (0, 3, 6)] == [list("abc"), list("def"), list("gh")]
@@ -82,7 +82,7 @@ def test_what_is_missing_is_counted_anew_when_a_file_changes(tmp_path: Path) -> 
     assert count_missing(tmp_path, 1) == 1
     journal.write_text('{"key":"z#0/0","prompt_ids":[1]}\n')
     assert count_missing(tmp_path, 1) == 2
-    write_rejections(tmp_path, "generate", [rejection("b#0/0")], shard=Shard(2, 2))
+    append_rejections(tmp_path, [rejection("b#0/0")], shard=Shard(2, 2))
     assert count_missing(tmp_path, 1) == 1
     write_prompts(tmp_path, {"a": [1], "b": [2], "c": [3]})
     assert count_missing(tmp_path, 1) == 2

@@ -124,7 +124,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     write_prompts(made.folder)
     monkeypatch.setattr("rawtokens.notebook_stages.notebook_runs.execute_notebook", made.execute)
     stage_01 = Rejection(stage="tokenize", key="9#0", line=9, reason="template_error", detail="d")
-    journal.write_rejections(made.folder, "tokenize", [stage_01])
+    journal.append_rejections(made.folder, [stage_01])
     made.cut, made.refused = {1, 4}, {2, 5}
     made.stage("02")
     made.stage("03")
@@ -181,7 +181,7 @@ def test_a_code_of_generation_takes_rejections_with_it_alone_and_needs_no_stage_
 
 def test_a_code_of_both_takes_rejections_and_rows(run: Run) -> None:
     both = Rejection(stage="generate", key="2#0/0", line=None, reason="id_out_of_vocabulary", detail="d")
-    journal.write_rejections(run.folder, "generate", [both])
+    journal.append_rejections(run.folder, [both])
     lines = run.lines()
     (run.folder / JOURNAL).write_bytes(lines[0].replace(b"1008", b"999999") + b"".join(lines[1:]))
     run.stage("03")
@@ -338,7 +338,8 @@ def test_a_kill_at_any_step_loses_no_row_and_the_end_has_every_key_once(run: Run
     while True:
         shutil.rmtree(run.folder)
         shutil.copytree(run.base / "start", run.folder)
-        journal.write_rejections(run.folder, "generate", [both])
+        (run.folder / REJECTED).unlink()
+        journal.append_rejections(run.folder, [both])
         try:
             with pytest.MonkeyPatch.context() as patch:
                 Steps(patch, last)
@@ -405,8 +406,9 @@ def test_a_shard_that_starts_while_rows_are_set_aside_is_refused(run: Run) -> No
 
 def test_rejections_of_every_shard_are_set_aside(run: Run) -> None:
     first, second = (item for item in read_rejections(run.folder) if item.stage == "generate")
-    journal.write_rejections(run.folder, "generate", [first])
-    journal.write_rejections(run.folder, "generate", [second], shard=Shard(2, 3))
+    (run.folder / REJECTED).unlink()
+    journal.append_rejections(run.folder, [first])
+    journal.append_rejections(run.folder, [second], shard=Shard(2, 3))
     found = retry(run.plan, "A", where="reason=bad_request")
     assert (found.lines, found.again, len(run.aside("rejected"))) == (2, 2, 2)
     assert run.rejected() == []
@@ -423,7 +425,7 @@ def test_what_was_retried_is_on_record_before_anything_moves(run: Run) -> None:
 
 
 def test_the_reasons_of_generation_are_those_in_its_source() -> None:
-    modules = ("engines/answers.py", "engines/sglang.py", "engines/vllm.py", "capture/asking.py", "generation.py")
+    modules = ("engines/answers.py", "engines/sglang.py", "engines/vllm.py", "capture/asking.py", "capture/given_up.py")
     sources = [ROOT / "lib/rawtokens" / name for name in modules]
     text = "".join(path.read_text() for path in sources)
     named = set(re.findall(r'(?<!_)reason="(\w+)"', text)) | {"connection"}  # the other half of a condition

@@ -18,16 +18,17 @@ import httpx
 import msgspec
 
 from .capture.asking import ABORT_SECONDS, Asker, Target
-from .capture.given_up import GivenUp, stopped_by
+from .capture.given_up import GivenUp, breaks_servers, stopped_by
 from .capture.own_loop import in_own_loop
 from .capture.planned import Request, count_planned, planned_requests
 from .capture.progress import Progress, Tally
+from .capture.rejections import RejectedRows
+from .capture.run_progress import progress_now
 from .capture.servers import DEFAULT_WINDOW, Server, ServerPool, broke_down, spread
 from .capture.transport import allow_connections, open_post
-from .engines.answers import Failure
 from .errors import RunStopped
-from .journal import JOURNAL, Journal, open_journal, read_rejections, recorded_weights, write_rejections
-from .records import Rejection, ResponseLine
+from .journal import JOURNAL, Journal, open_journal, recorded_weights
+from .records import ResponseLine
 
 __all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 
@@ -75,6 +76,7 @@ class _Run:
 
     journal: Journal
     asker: Asker
+    rejected: RejectedRows
     given_up: GivenUp
 
     def __init__(
@@ -91,8 +93,7 @@ class _Run:
         self.api_key, self.transport = api_key, transport
         self.pool, self.tally = ServerPool(windows), Tally()
         self.stopping, self.over = asyncio.Event(), asyncio.Event()
-        self.rejections: dict[str, Rejection] = {}
-        self.written = self.planned = self.present = 0
+        self.planned = self.present = 0
         self.started = time.monotonic()
         self.at_end: Progress | None = None
 
@@ -106,16 +107,13 @@ class _Run:
         target, connections = self.target, sum(self.windows.values())
         allow_connections(connections)
         with open_journal(self.folder / target.shard.file_name(JOURNAL)) as self.journal:
-            for item in read_rejections(self.folder):
-                if item.stage == "generate" and target.shard.holds(item.key):
-                    self.rejections[item.key] = item
-            self.written = len(self.rejections)
+            self.rejected = RejectedRows(self.folder, shard=target.shard)
             samples, known = target.sampling.samples_per_prompt, self.journal.known_keys
             self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
             async with open_post(api_key=self.api_key, transport=self.transport) as post:
                 weights = recorded_weights(self.folder)
                 self.asker = Asker(post, target, api_key=self.api_key, weight_version=weights)
-                self.given_up = GivenUp(self.asker, self.rejections)
+                self.given_up = GivenUp(self.asker, self.rejected)
                 await self.work_through(connections)
         return self.at_end or self.progress()
 
@@ -142,13 +140,13 @@ class _Run:
             for task in [*workers, reporter]:
                 task.cancel()
             await asyncio.gather(*workers, reporter, everything, return_exceptions=True)
-            self.write_rejections()
+            self.rejected.write()
 
     def requests(self) -> Iterator[Request]:
         """What is missing, read lazily, so that a million prompts take no memory."""
         samples, shard = self.target.sampling.samples_per_prompt, self.target.shard
         for request in planned_requests(self.folder, samples, shard=shard, known=self.journal.known_keys):
-            if request.key not in self.rejections:
+            if request.key not in self.rejected:
                 yield request
 
     def first_ids(self) -> list[int]:
@@ -175,7 +173,7 @@ class _Run:
                 server.failed(outcome)
                 breakdowns += broke_down(outcome)
                 if breakdowns >= MAXIMUM_BREAKDOWNS and server.alone:
-                    await self.given_up.add(server, request, _breaks_servers(outcome, breakdowns))
+                    await self.given_up.add(server, request, breaks_servers(outcome, breakdowns))
                     return
                 continue
             server.answered()
@@ -194,7 +192,7 @@ class _Run:
         while not self.stopping.is_set():
             server = self.pool.choose()
             if server is None:
-                self.check_patience()
+                self.pool.check_patience(self.target.patience_seconds)
                 await self.pause(self.pool.pause())
             elif not server.failures:
                 return server
@@ -212,20 +210,6 @@ class _Run:
         server.answered()
         server.finished(line.completion_tokens, line.latency_s)
         self.given_up.release(server)
-
-    def check_patience(self) -> None:
-        """Raise RunStopped where no server has answered for too long."""
-        lost = self.pool.lost_seconds()
-        if lost > self.target.patience_seconds:
-            told = "; ".join(
-                f"{server.url} ({server.failure.reason}: {server.failure.detail})"
-                for server in self.pool.servers
-                if server.failure
-            )
-            raise RunStopped(
-                f"{told} gave no answer for {lost:.0f} s; start it, then run the same command: it goes on "
-                "where it stopped"
-            )
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but no longer than until the run is stopped."""
@@ -245,42 +229,26 @@ class _Run:
         if everything.done():
             everything.result()
         done = self.present + self.tally.done
-        if done + len(self.rejections) < self.planned:
+        if done + len(self.rejected) < self.planned:
             raise RunStopped(
                 f"stopped with {done:,} of {self.planned:,} generations in the journal; run the same command again: "
                 "it goes on where it stopped"
             )
 
-    def write_rejections(self) -> None:
-        if len(self.rejections) > self.written or not self.written:
-            write_rejections(self.folder, "generate", list(self.rejections.values()), shard=self.target.shard)
-            self.written = len(self.rejections)
-
     def progress(self) -> Progress:
-        now, servers = time.monotonic(), self.pool.servers
-        progress = self.tally.progress(
+        return progress_now(
+            self.tally,
+            self.pool.servers,
             planned=self.planned,
             present=self.present,
-            rejected=len(self.rejections) + sum(len(server.given_up) for server in servers),
-            asked={asked.key: now - asked.at for server in servers for asked in server.asked.values()},
-            servers={server.url: len(server.asked) for server in servers},
-            seconds=now - self.started,
+            rejected=len(self.rejected),
+            started=self.started,
             max_new_tokens=self.target.sampling.max_new_tokens,
-            journal_bytes=self.journal.path.stat().st_size if self.journal.path.exists() else 0,
+            journal=self.journal.path,
         )
-        silent = {server.url: seconds for server in servers if (seconds := server.silent_seconds())}
-        return msgspec.structs.replace(progress, silent=silent)
 
     async def report(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            self.write_rejections()
+            self.rejected.write_when_due()
             self.tell(self.progress())
-
-
-def _breaks_servers(last: Failure, breakdowns: int) -> Failure:
-    """Why a row is given up that was in flight at one breakdown after another, while the server was well between."""
-    detail = (
-        f"in flight when its server broke down, {breakdowns} times, the last time alone: {last.reason}: {last.detail}"
-    )
-    return Failure(reason="server_died", detail=detail, next="wait")

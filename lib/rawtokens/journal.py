@@ -8,19 +8,19 @@ a good response is, and it never rewrites a line that ends with a newline.
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from .atomic_files import write_atomically
+from .atomic_files import append_atomically, write_atomically
 from .capture.known_keys import KnownKeys, key_at, scan_keys
 from .capture.torn_tails import repair_tail, response_of
 from .errors import InputError, RawTokensError, RunStopped
 from .locking import lock, refuse_locked
-from .records import Rejection, Response, Stage
+from .records import Rejection, Response
 from .shards import WHOLE, Shard
 
 __all__ = ["lock", "repair_tail", "response_of", "write_atomically"]
@@ -170,16 +170,13 @@ def read_rejections(folder: Path) -> list[Rejection]:
     return [*(item for item in found if item.stage == "tokenize"), *generate.values()]
 
 
-def write_rejections(folder: Path, stage: Stage, rejections: Sequence[Rejection], *, shard: Shard = WHOLE) -> None:
-    """Replace the lines of `stage` in the shard's rejected.jsonl by `rejections`, atomically; all others stay.
+def append_rejections(folder: Path, rejections: Iterable[Rejection], *, shard: Shard = WHOLE) -> None:
+    """Add rejections to the shard's rejected.jsonl, atomically; nothing to add makes an empty file.
 
-    A shard without rejections has no file.
+    Raises RunStopped where it can't be written.
     """
-    path = folder / shard.file_name(REJECTED)
-    before = list(_rejections(path))
-    lines = [*(rejection for rejection in before if rejection.stage != stage), *rejections]
-    if lines != before or (shard == WHOLE and not path.exists()):
-        _write_rejections(path, lines)
+    lines = b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in rejections)
+    append_atomically(folder / shard.file_name(REJECTED), lines)
 
 
 def remove_rejections(folder: Path, keys: Set[str]) -> None:
@@ -188,11 +185,7 @@ def remove_rejections(folder: Path, keys: Set[str]) -> None:
         before = list(_rejections(path))
         kept = [item for item in before if item.stage != "generate" or item.key not in keys]
         if kept != before:
-            _write_rejections(path, kept)
-
-
-def _write_rejections(path: Path, rejections: Iterable[Rejection]) -> None:
-    write_atomically(path, b"".join(msgspec.json.encode(rejection) + b"\n" for rejection in rejections))
+            write_atomically(path, b"".join(msgspec.json.encode(item) + b"\n" for item in kept))
 
 
 def _rejections(path: Path) -> Iterator[Rejection]:

@@ -12,21 +12,22 @@ from ..errors import RunStopped
 from ..records import Rejection
 from .asking import Asker
 from .planned import Request
+from .rejections import RejectedRows
 from .servers import Server
 
 ROWS_IN_A_ROW = 20  # given up by one server without a good answer between
 
 
 class GivenUp:
-    """Holds rejections by server (`Server.given_up`) and moves them into `rejections` once they are the rows' fault."""
+    """Holds rejections by server (`Server.given_up`) and moves them into `rejected` once they are the rows' fault."""
 
-    def __init__(self, asker: Asker, rejections: dict[str, Rejection]) -> None:
-        self._asker, self._rejections = asker, rejections
+    def __init__(self, asker: Asker, rejected: RejectedRows) -> None:
+        self._asker, self._rejected = asker, rejected
 
     def release(self, server: Server) -> None:
         """The server gave a good answer: what it gave up before was the rows' fault."""
         if server.given_up:
-            self._rejections.update((item.key, item) for item in server.given_up)
+            self._rejected.add(server.given_up)
             server.given_up.clear()
 
     async def add(self, server: Server, request: Request, failure: Failure) -> None:
@@ -43,7 +44,7 @@ class GivenUp:
         if failure.next == "reject":
             refusal = await self._asker.refusal(server, request.prompt_ids[:1])
             if refusal is None:
-                self._rejections.update((item.key, item) for item in held)
+                self._rejected.add(held)
                 return
             failure = refusal
         raise RunStopped(
@@ -68,3 +69,11 @@ class GivenUp:
 def stopped_by(server: Server, failure: Failure) -> RunStopped:
     """The end of a run by what a server said."""
     return RunStopped(f"{server.url}: {failure.reason}: {failure.detail}; mend that, then run the same command")
+
+
+def breaks_servers(last: Failure, breakdowns: int) -> Failure:
+    """Why a row is given up that was in flight at one breakdown after another, while the server was well between."""
+    detail = (
+        f"in flight when its server broke down, {breakdowns} times, the last time alone: {last.reason}: {last.detail}"
+    )
+    return Failure(reason="server_died", detail=detail, next="wait")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..engines.answers import Failure, ServerFacts
+from ..errors import RunStopped
 from ..records import Rejection
 from .transport import CONNECT_SECONDS
 
@@ -138,6 +139,20 @@ class ServerPool:
         ):
             return 0.0
         return now - max(server.answered_at for server in self.servers)
+
+    def check_patience(self, seconds: float) -> None:
+        """Raise RunStopped where no server has answered anything for longer."""
+        lost = self.lost_seconds()
+        if lost > seconds:
+            told = "; ".join(
+                f"{server.url} ({server.failure.reason}: {server.failure.detail})"
+                for server in self.servers
+                if server.failure
+            )
+            raise RunStopped(
+                f"{told} gave no answer for {lost:.0f} s; start it, then run the same command: it goes on "
+                "where it stopped"
+            )
 
 
 def windows(facts: Mapping[str, ServerFacts], max_new_tokens: int) -> dict[str, int]:
