@@ -1,6 +1,7 @@
 """Figures hold what their rows hold: heights, labels and notes are read back from what was drawn."""
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,19 +10,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import small_dataset
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
-from rawtokens.reporting import figures, throughput, token_statistics
+from rawtokens.reporting import comparison_figures, completion_bias, figures, throughput, token_statistics
 from rawtokens.reporting.display import figure_html
+from rawtokens.reporting.drawing import WIDTH, short_name, title_of
+from rawtokens.reporting.figure_titles import TITLES, figures_of
+from rawtokens.reporting.vocabulary_coverage import count_ids
 
 OF_ROWS: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "reasoning_length": figures.reasoning_length,
     "closer_position": figures.closer_position,
-    "closer_share": figures.closer_share,
+    "answer_length": figures.answer_length,
+    "truncation": figures.truncation,
     "output_length": figures.output_length,
     "prompt_length": figures.prompt_length,
     "shapes": figures.shapes,
@@ -49,9 +57,14 @@ def texts(figure: Figure) -> list[str]:
     return [text for text in found if text]
 
 
+def words_in(figure: Figure) -> list[str]:
+    """All words but the title."""
+    return [text for text in texts(figure) if text != title_of(figure)]
+
+
 def axes_of(figure: Figure) -> Axes:
-    (axes,) = figure.axes
-    return axes
+    """The figure's first pair of axes."""
+    return figure.axes[0]
 
 
 def drawn_rows(figure: Figure) -> float:
@@ -92,6 +105,85 @@ def test_every_figure_can_be_drawn_and_saved(rows: pd.DataFrame, name: str, coun
     assert count or any(text.startswith(("no row", "there are no")) for text in texts(figure))
 
 
+def every_figure(folder: Path, rows: pd.DataFrame) -> dict[str, Figure]:
+    """Each figure of `figures` by its name."""
+    timings, prompts = throughput.read_timings(folder), token_statistics.read_prompts(folder)
+    line, planned = throughput.timeline(timings), completion_bias.read_planned(folder, 1)
+    return {
+        **{name: draw(rows) for name, draw in OF_ROWS.items()},
+        **{name: draw(line) for name, draw in OF_TIME.items()},
+        "prompt_modes": figures.prompt_modes(prompts),
+        "cache_hits": figures.cache_hits(timings, throughput.cache_line(timings)),
+        "coverage": figures.coverage(count_ids(folder)),
+        "completion": figures.completion(planned, completion_bias.output_lengths(planned, timings, folder)),
+    }
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_every_figure_has_a_title_and_axes_with_labels(folder: Path, rows: pd.DataFrame, many: bool) -> None:
+    for name, figure in every_figure(folder, many_rows(2_000) if many else rows).items():
+        assert title_of(figure) == TITLES[name]
+        shown = [axes for axes in figure.axes if axes.axison]
+        assert shown, name
+        assert shown[-1].get_xlabel(), name
+        # Bars are named by the words at their ticks.
+        named = all(
+            axes.get_ylabel() or not axes.get_yticklabels()[0].get_text().replace(",", "").isdecimal() for axes in shown
+        )
+        assert named, name
+
+
+def test_no_text_is_too_small_for_a_phone(folder: Path, rows: pd.DataFrame) -> None:
+    """A phone shows a figure 360 CSS pixels wide, 96 to the inch; 9 of them can be read."""
+    for name, figure in every_figure(folder, rows).items():
+        figure.draw_without_rendering()
+        assert figure.get_size_inches()[0] == WIDTH
+        sizes = [float(text.get_fontsize()) for text in figure.findobj(mpl.text.Text) if text.get_text()]
+        assert min(sizes) / 72 * 96 * 360 / (WIDTH * 96) >= 9, name
+
+
+def test_nothing_reaches_over_the_edge(folder: Path) -> None:
+    for name, figure in every_figure(folder, many_rows(2_000)).items():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        drawn = figure.get_tightbbox(canvas.get_renderer())  # in inches
+        assert drawn.x0 >= -0.02, name
+        assert drawn.x1 <= WIDTH + 0.02, name
+
+
+def test_titles_and_figures_are_the_same_list() -> None:
+    drawn = {
+        name
+        for module in (figures, comparison_figures)
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    }
+    assert drawn == set(TITLES)
+    assert len(set(TITLES.values())) == len(TITLES)
+
+
+def test_notebooks_draw_figures_of_the_list_alone_and_put_the_title_in_the_caption() -> None:
+    notebooks = Path(__file__).parents[1] / "notebooks"
+    assert "reasoning_length" in figures_of(notebooks / "04_report_token_statistics.ipynb")
+    assert "median_differences" in figures_of(notebooks / "07_compare_runs.ipynb")
+    for name in ("04_report_token_statistics", "07_compare_runs"):
+        code = (notebooks / f"{name}.ipynb").read_text(encoding="utf-8")
+        for figure in figures_of(notebooks / f"{name}.ipynb"):
+            assert re.search(rf"TITLES\[\\?[\"']{figure}\\?[\"']\]", code), figure
+
+
+@given(st.text(), st.integers(3, 40))
+def test_a_long_name_keeps_both_of_its_ends(name: str, limit: int) -> None:
+    short = short_name(name, limit)
+    assert len(short) <= limit
+    if len(name) <= limit:
+        assert short == name
+    else:
+        before, after = short.split("…", 1) if "…" not in name else (short[: (limit - 1) // 2], "")
+        assert name.startswith(before)
+        assert name.endswith(after)
+
+
 @pytest.mark.parametrize("name", OF_TIME)
 @pytest.mark.parametrize("count", [0, 1, 8])
 def test_every_figure_over_time_can_be_drawn_and_saved(folder: Path, name: str, count: int) -> None:
@@ -106,8 +198,8 @@ def test_rows_of_one_shape_alone_are_enough(rows: pd.DataFrame) -> None:
         for draw in OF_ROWS.values():
             draw(rows[rows["shape"] == shape])
     closerless = rows[rows["shape"] == "thinking_off"]
-    assert texts(figures.closer_position(closerless)) == ["no row has a closer"]
-    assert texts(figures.reasoning_length(closerless)) == ["no row has reasoning"]
+    assert words_in(figures.closer_position(closerless)) == ["no row has a closer"]
+    assert words_in(figures.reasoning_length(closerless)) == ["no row has reasoning"]
 
 
 def test_a_hundred_thousand_rows_make_a_small_drawing() -> None:
@@ -122,7 +214,7 @@ def test_the_histogram_holds_every_row() -> None:
     rows = many_rows(5_000)
     assert drawn_rows(figures.output_length(rows)) == 5_000
     assert drawn_rows(figures.prompt_length(rows)) == 5_000
-    assert drawn_rows(figures.closer_share(rows)) == (rows["shape"] == "closed").sum()
+    assert drawn_rows(figures.closer_position(rows)) == (rows["shape"] == "closed").sum()
 
 
 def test_lengths_of_zero_are_counted_where_a_log_axis_can_not_draw_them(rows: pd.DataFrame) -> None:
@@ -131,12 +223,12 @@ def test_lengths_of_zero_are_counted_where_a_log_axis_can_not_draw_them(rows: pd
     assert drawn_rows(figure) == 4
     assert "2 with 0 ids not drawn" in texts(figure)
     rows["reasoning_tokens"] = 0
-    assert texts(figures.reasoning_length(rows)) == ["no row has reasoning: 6 rows have 0 ids"]
+    assert words_in(figures.reasoning_length(rows)) == ["no row has reasoning: 6 rows have 0 ids"]
 
 
 def test_rows_cut_while_thinking_stand_apart(rows: pd.DataFrame) -> None:
     words = texts(figures.reasoning_length(rows))
-    assert {"thinking came to its end: 5", "cut while thinking: 1"} <= set(words)
+    assert {"thinking ended: 5", "cut while thinking: 1"} <= set(words)
 
 
 def test_lengths_stand_on_a_log_axis_with_plain_numbers(rows: pd.DataFrame) -> None:

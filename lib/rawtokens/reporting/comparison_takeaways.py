@@ -13,6 +13,8 @@ from .run_comparison import FEWEST, Sample, lengths_of, share_table
 from .token_statistics import SHAPES, VERDICTS
 from .wording import FEW
 
+NOTHING_IN_COMMON = "There are no two runs with a data set in common"
+
 
 def counts(samples: Mapping[str, Sample]) -> str:
     """How many rows there are on each side."""
@@ -43,8 +45,10 @@ def reasoning(samples: Mapping[str, Sample]) -> str:
     )
 
 
-def differences(table: pd.DataFrame) -> str:
-    """Which medians differ by more than chance, from `run_comparison.median_differences`."""
+def differences(table: pd.DataFrame, pairs: int) -> str:
+    """Which medians differ by more than chance, from `run_comparison.median_differences` of so many pairs."""
+    if not pairs:
+        return f"{NOTHING_IN_COMMON}, so no medians are compared."
     if table.empty:
         return f"No data set has {FEWEST} rows or more of a kind in both runs, so no medians are compared."
     clear = table[(table["low"] > 0) | (table["high"] < 0)]
@@ -59,9 +63,9 @@ def differences(table: pd.DataFrame) -> str:
 
 
 def settings(table: pd.DataFrame, pairs: int) -> str:
-    """How many settings differ, from `run_comparison.settings_table`."""
+    """How many settings differ, from `run_comparison.settings_table` of so many pairs."""
     if not pairs:
-        return "The two have no data set in common, so there are no settings to compare."
+        return f"{NOTHING_IN_COMMON}, so there are no settings to compare."
     if table.empty:
         return "The manifests of the two runs do not differ in any setting."
     return f"{table['setting'].nunique():,} settings differ: {', '.join(table['setting'].unique()[:8])}."
@@ -69,9 +73,10 @@ def settings(table: pd.DataFrame, pairs: int) -> str:
 
 def agreement(found: Mapping[str, Agreement], pairs: int) -> str:
     """How many greedy answers are the same, and where the others part."""
+    if not pairs:
+        return f"{NOTHING_IN_COMMON}, so there are no answers to compare."
     if not found:
-        why = "no data set was generated at temperature 0 by both" if pairs else "they have no data set in common"
-        return f"Answers are not compared id by id: {why}."
+        return "Answers are not compared id by id: no data set was generated at temperature 0 by both runs."
     keys, other = sum(each.keys for each in found.values()), sum(each.other_prompts for each in found.values())
     text = f"{keys:,} keys are in both"
     text += f", {other:,} of them with other prompt ids" if other else ""
