@@ -11,7 +11,7 @@ from rawtokens.errors import InputError
 from rawtokens.notebook_stages.stages import write_stage_record
 from rawtokens.reporting.run_index import run_table, write_index
 
-HEAD = "data set,rows,without a prompt,responses,failed,accepted,flagged,rejected,median reasoning,thinking closed"
+HEAD = "data set,rows,without a prompt,responses,failed,accepted,flagged,rejected,median reasoning,thinking ended"
 SUMMARY = {
     "dataset": "B1",
     "rows": 1200,
@@ -77,7 +77,7 @@ def test_the_closing_table_tells_rows_from_responses(run_folder: Path) -> None:
             "flagged",
             "rejected",
             "median reasoning",
-            "thinking closed",
+            "thinking ended",
         ],
         ["B1", "1,200", "5", "1,193", "2", "1,100", "90", "3", "1,234 ids", "87.5%"],
         ["B2", *["-"] * 9],

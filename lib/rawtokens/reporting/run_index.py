@@ -15,6 +15,7 @@ from markupsafe import Markup
 from ..errors import InputError
 from ..notebook_stages.stages import read_stage_record
 from ..privacy import Scrubber
+from .data_card import CARD_PAGE
 from .display import table_html
 from .reading_guide import GUIDE_PAGE, guide_html
 from .reports import HTML_LIMIT, write_page
@@ -29,13 +30,13 @@ _COLUMNS = {  # of the index and of the closing table: key of summary.json
     "flagged": "flagged",
     "rejected": "rejected",
     "median reasoning": "median_reasoning_tokens",
-    "thinking closed": "share_closed",
+    "thinking ended": "share_closed",
 }
 _LEGEND = (
     "rows and those without a prompt are the prompt file's; responses = accepted + flagged + rejected, several a row "
-    "where several are drawn; failed: asked for and never given"
+    "where several are drawn; failed: asked for and never given; thinking ended: of the responses that think"
 )
-_FORMATS = {"median reasoning": "{:,.0f} ids", "thinking closed": "{:.1%}"}
+_FORMATS = {"median reasoning": "{:,.0f} ids", "thinking ended": "{:.1%}"}
 
 
 def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[str, object]) -> Path:
@@ -63,6 +64,7 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
                 "name": name,
                 "id": f"dataset-{number}",
                 "reports": _links(run_folder / name, run_folder),
+                "card": f"{name}/{CARD_PAGE}" if (run_folder / name / CARD_PAGE).exists() else "",
                 "figures": _main_figures(run_folder / name),
             }
             for number, name in enumerate(datasets, start=1)
@@ -71,7 +73,7 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
     }
     index = run_folder / "index.html"
     write_page(index, "index.jinja", facts)
-    write_page(run_folder / GUIDE_PAGE, "guide.jinja", {"title": "Reading the report", "guide": guide_html()})
+    write_page(run_folder / GUIDE_PAGE, "page.jinja", {"title": "Reading the report", "body": guide_html()})
     return index
 
 
