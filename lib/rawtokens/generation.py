@@ -20,7 +20,7 @@ import msgspec
 from .capture.asking import ABORT_SECONDS, Asker, Target
 from .capture.given_up import GivenUp, breaks_servers, stopped_by
 from .capture.own_loop import in_own_loop
-from .capture.planned import Request, count_planned, planned_requests
+from .capture.planned import Following, Request, count_planned, planned_requests
 from .capture.progress import Progress, Tally
 from .capture.rejections import RejectedRows
 from .capture.run_progress import progress_now
@@ -46,12 +46,13 @@ async def generate(
     api_key: str = "",
     transport: httpx.AsyncBaseTransport | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    following: Following | None = None,
 ) -> Progress:
     """Generate what is missing of `folder`/prompts.parquet into its journal.
 
     `window` is the number of requests in flight: over all servers, or by URL (`servers.windows`). `transport` is a
-    seam for tests. `on_progress` is called in this loop; the run has a loop and a thread of its own. Returns the final
-    counts.
+    seam for tests. `on_progress` is called in this loop; the run has a loop and a thread of its own. `following` knows
+    the turns behind the first (turns.following). Returns the final counts.
 
     Cancelled (SIGINT, a notebook's stop button), it sends nothing more, waits `target.drain_seconds` for what is in
     flight, aborts the rest on the servers, and raises RunStopped; at a second cancellation it ends at once.
@@ -63,7 +64,8 @@ async def generate(
         if on_progress:
             caller.call_soon_threadsafe(on_progress, progress, context=context)
 
-    run = _Run(folder, target, windows=spread(target.urls, window), api_key=api_key, transport=transport, tell=tell)
+    windows = spread(target.urls, window)
+    run = _Run(folder, target, windows=windows, api_key=api_key, transport=transport, tell=tell, following=following)
     try:
         return await in_own_loop(run.main, on_stop=run.stop)
     finally:
@@ -88,9 +90,10 @@ class _Run:
         api_key: str,
         transport: httpx.AsyncBaseTransport | None,
         tell: Callable[[Progress], None],
+        following: Following | None,
     ) -> None:
         self.folder, self.target, self.windows, self.tell = folder, target, windows, tell
-        self.api_key, self.transport = api_key, transport
+        self.api_key, self.transport, self.following = api_key, transport, following
         self.pool, self.tally = ServerPool(windows), Tally()
         self.stopping, self.over = asyncio.Event(), asyncio.Event()
         self.planned = self.present = 0
@@ -109,7 +112,10 @@ class _Run:
         with open_journal(self.folder / target.shard.file_name(JOURNAL)) as self.journal:
             self.rejected = RejectedRows(self.folder, shard=target.shard)
             samples, known = target.sampling.samples_per_prompt, self.journal.known_keys
-            self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
+            if self.following:
+                self.planned, self.present = self.following.begin(samples, known, self.rejected)
+            else:
+                self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
             async with open_post(api_key=self.api_key, transport=self.transport) as post:
                 weights = recorded_weights(self.folder)
                 self.asker = Asker(post, target, api_key=self.api_key, weight_version=weights)
@@ -145,9 +151,9 @@ class _Run:
     def requests(self) -> Iterator[Request]:
         """What is missing, read lazily, so that a million prompts take no memory."""
         samples, shard = self.target.sampling.samples_per_prompt, self.target.shard
-        for request in planned_requests(self.folder, samples, shard=shard, known=self.journal.known_keys):
-            if request.key not in self.rejected:
-                yield request
+        planned = planned_requests(self.folder, samples, shard=shard, known=self.journal.known_keys)
+        first = (request for request in planned if request.key not in self.rejected)
+        return self.following.requests(first) if self.following else first
 
     def first_ids(self) -> list[int]:
         """The shortest prompt that can be sent: the first id of the first prompt."""
@@ -155,18 +161,29 @@ class _Run:
 
     async def work(self, requests: Iterator[Request]) -> None:
         for request in requests:
-            await self.answer(request)
-            if self.stopping.is_set():
-                return
+            following: Request | None = request
+            while following:  # a conversation's turns, one behind the other, by the same worker
+                line = await self.answer(following)
+                following = await self.turn_behind(following, line)
+                if self.stopping.is_set():
+                    return
 
-    async def answer(self, request: Request) -> None:
-        """One request to its record or its rejection."""
+    async def turn_behind(self, request: Request, line: ResponseLine | None) -> Request | None:
+        """The next turn of the same conversation, where there is one."""
+        if not self.following:
+            return None
+        found = await self.following.after(request, line)
+        self.planned = self.following.planned
+        return found
+
+    async def answer(self, request: Request) -> ResponseLine | None:
+        """One request to its record, or to its rejection (None)."""
         attempt, breakdowns = 1, 0
         while (server := await self.choose(request)) is not None:
             outcome = await self.asker.ask(server, request, attempt)
             if isinstance(outcome, ResponseLine):
                 self.keep(server, outcome)
-                return
+                return outcome
             self.tally.failed(outcome.reason)
             # A route that was there is gone for the moment: a proxy whose backend restarts says 404.
             if outcome.next == "wait" or (outcome.reason == "no_generate_route" and server.proven):
@@ -174,18 +191,19 @@ class _Run:
                 breakdowns += broke_down(outcome)
                 if breakdowns >= MAXIMUM_BREAKDOWNS and server.alone:
                     await self.given_up.add(server, request, breaks_servers(outcome, breakdowns))
-                    return
+                    return None
                 continue
             server.answered()
             if outcome.next == "stop":
                 raise stopped_by(server, outcome)
             if self.stopping.is_set():
-                return
+                return None
             if outcome.next == "reject" or attempt == MAXIMUM_TRIES:
                 await self.given_up.add(server, request, outcome)
-                return
+                return None
             await self.pause(random.uniform(0.0, RETRY_SECONDS * 2**attempt))
             attempt += 1
+        return None
 
     async def choose(self, request: Request) -> Server | None:
         """A server with room, as soon as there is one; None where the run is being stopped."""

@@ -5,15 +5,16 @@ stands in a journal. This module does not know how a generation is made.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from ..journal import journal_paths, rejection_paths
 from ..prompts import PROMPTS, prompt_batches
-from ..records import Sampling
+from ..records import ResponseLine, Sampling
 from ..response_checks.response_columns import IdLists
 from ..shards import WHOLE, Shard
 from .known_keys import KnownKeys
@@ -30,6 +31,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     prompt_ids: list[int]
+
+
+class Keys(Protocol):
+    """Keys that can be asked for."""
+
+    def __contains__(self, key: str, /) -> bool: ...
+
+
+class Following(Protocol):
+    """What knows the turns behind the first of each conversation; `planned` is how many generations it counts with."""
+
+    @property
+    def planned(self) -> int: ...
+
+    def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> tuple[int, int]:
+        """How many generations are planned, and how many are there; `known` are the journals' keys."""
+
+    def requests(self, first: Iterable[Request]) -> Iterator[Request]:
+        """What is to be asked first: conversations that had begun, then the requests `first`."""
+
+    async def after(self, request: Request, line: ResponseLine | None) -> Request | None:
+        """What is asked behind an answer; `line` is None where none came."""
 
 
 def planned_keys(folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE) -> Iterator[str]:

@@ -5,13 +5,14 @@ ended.jsonl can be made again from the journal: stage 02 judges anew what it doe
 why a conversation ends.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from ..capture.known_keys import KnownKeys
+from ..capture.planned import Keys
 from ..prompts import PROMPTS, prompt_batches
 from ..records import Ending, open_parquet
 from ..shards import WHOLE, Shard
@@ -66,7 +67,7 @@ def read_endings(folder: Path) -> dict[TurnKey, Ending]:
 
 
 def standings(
-    folder: Path, samples: int, known: KnownKeys, rejected: Container[str], *, shard: Shard = WHOLE
+    folder: Path, samples: int, known: KnownKeys, rejected: Keys, *, shard: Shard = WHOLE
 ) -> Iterator[Standing]:
     """Every conversation of `shard`, in the order of the prompts; `known` are the journals' keys. Reads no ids."""
     endings = read_endings(folder)
@@ -85,9 +86,7 @@ def standings(
                 yield Standing(key=key, turns=turns, expected=foreseen, over=ended or lost, rejected=lost)
 
 
-def count_going_on(
-    folder: Path, samples: int, known: KnownKeys, rejected: Container[str], *, shard: Shard = WHOLE
-) -> int:
+def count_going_on(folder: Path, samples: int, known: KnownKeys, rejected: Keys, *, shard: Shard = WHOLE) -> int:
     """How many conversations are not over: each misses a generation at least."""
     return sum(not found.over for found in standings(folder, samples, known, rejected, shard=shard))
 

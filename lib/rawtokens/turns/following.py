@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from ..capture.known_keys import KnownKeys
-from ..capture.planned import BLOCK_ROWS, Request
+from ..capture.planned import BLOCK_ROWS, Keys, Request
 from ..journal import journal_paths, key_of
 from ..prompts import prompt_batches
 from ..records import Conversation, Ending, Json, Response, ResponseLine
@@ -27,7 +27,7 @@ from .side_files import SideFile
 from .talk import NextTurn, Reader, Talk, next_turn
 from .tool_results import ToolResults
 
-_COLUMNS = ["key", "source_id", "messages", "tools", "template_kwargs", "later"]
+COLUMNS = ["key", "source_id", "messages", "tools", "template_kwargs", "later"]
 
 
 class Following:
@@ -41,26 +41,28 @@ class Following:
         self._standing: dict[TurnKey, Standing] = {}
         self._talks: dict[TurnKey, tuple[Talk, str]] = {}  # of what is in flight, with the script's digest
         self._threads = ThreadPoolExecutor(max_workers=1)  # a tokenizer is asked by one thread at a time
-        self.planned = self.present = 0
+        self.planned = 0
 
-    def begin(self, samples: int, known: KnownKeys, rejected: Container[str]) -> None:
-        """Count what is planned and present, and find what goes on."""
+    def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> tuple[int, int]:
+        """Find what goes on, and return how many generations are planned, by what the file foresees, and present."""
+        present = 0
         for found in standings(self._folder, samples, known, rejected, shard=self._shard):
             self.planned += found.planned
-            self.present += found.turns
+            present += found.turns
             if not found.over:
                 self._standing[found.key] = found
+        return self.planned, present
 
     def requests(self, first: Iterable[Request]) -> Iterator[Request]:
         """The next turns of conversations that had begun, then the first turns, which `first` gives block by block."""
         yield from self._resumed()
-        blocks = prompt_batches(self._folder, _COLUMNS, rows=BLOCK_ROWS)
+        blocks = prompt_batches(self._folder, COLUMNS, rows=BLOCK_ROWS)
         block: dict[str, dict[str, object]] = {}
         for request in first:
             prompt_key = request.key.rpartition("/")[0]
             while prompt_key not in block:
                 block = {str(row["key"]): row for row in next(blocks).to_pylist()}
-            self._talks[split_key(request.key)] = _talk(block[prompt_key])
+            self._talks[split_key(request.key)] = talk_of(block[prompt_key])
             yield request
 
     async def after(self, request: Request, line: ResponseLine | None) -> Request | None:
@@ -73,10 +75,6 @@ class Following:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, next_turn, talk, _response(line), self._reader, self._results)
         return self._goes_on(key, found, digest)
-
-    def close(self) -> None:
-        """Wait for what is being prepared."""
-        self._threads.shutdown()
 
     def _goes_on(self, key: TurnKey, found: NextTurn | Ended, digest: str) -> Request | None:
         """The request behind turn `key`, or its conversation's end, on record."""
@@ -105,7 +103,7 @@ class Following:
         if not begun:
             return
         lines = _lines_of(self._folder, {found.key for samples in begun.values() for found in samples})
-        for row in (row for batch in prompt_batches(self._folder, _COLUMNS) for row in batch.to_pylist()):
+        for row in (row for batch in prompt_batches(self._folder, COLUMNS) for row in batch.to_pylist()):
             for found in begun.get(row["key"], ()):
                 turns = lines[found.key]
                 if request := self._replayed(found.key, row, [turns[turn] for turn in range(found.turns)]):
@@ -113,7 +111,7 @@ class Following:
 
     def _replayed(self, key: TurnKey, row: dict[str, object], lines: list[bytes]) -> Request | None:
         """A conversation read back from its records, to its next request or its end."""
-        talk, digest = _talk(row)
+        talk, digest = talk_of(row)
         for turn, line in enumerate(lines):
             found = next_turn(talk, msgspec.json.decode(line, type=Response), self._reader, self._results)
             here = key._replace(turn=turn)
@@ -128,7 +126,7 @@ class Following:
         return self._goes_on(here, found, digest)
 
 
-def _talk(row: dict[str, object]) -> tuple[Talk, str]:
+def talk_of(row: dict[str, object]) -> tuple[Talk, str]:
     """A conversation at its first prompt, from its row of prompts.parquet."""
     decode, later = msgspec.json.decode, str(row["later"])
     conversation = Conversation(
