@@ -87,7 +87,7 @@ def test_lengths_are_those_of_the_files(folder: Path) -> None:
 
 
 def test_the_hub_s_own_reader_takes_the_front_matter(folder: Path) -> None:
-    found = DatasetCard(data_card(folder, "B1")).data.to_dict()
+    found = DatasetCard(data_card(folder, "B1")).data.to_dict()  # type: ignore[no-untyped-call]
     assert found["license"] == "unknown"
     assert found["pretty_name"] == "B1"
     assert found["size_categories"] == ["n<1K"]
@@ -106,7 +106,7 @@ def test_the_card_as_readme_loads_the_data_with_every_id(folder: Path, tmp_path:
 
 def test_other_splits_are_named(folder: Path) -> None:
     card = data_card(folder, "B1", splits={"train": "data/train-*.parquet", "test": "data/test-*.parquet"})
-    assert DatasetCard(card).data.to_dict()["configs"] == [
+    assert DatasetCard(card).data.to_dict()["configs"] == [  # type: ignore[no-untyped-call]
         {
             "config_name": "default",
             "data_files": [
