@@ -4,6 +4,7 @@ UV = .venv/bin/uv
 # -qq: errors alone. --no-compile: Python compiles what the server imports at its first start; all of it takes 40 s.
 ENGINE_PIP = .venv-sglang/bin/python -m pip install -qq --no-compile --no-input --disable-pip-version-check
 VLLM_PIP = .venv-vllm/bin/python -m pip install -qq --no-compile --no-input --disable-pip-version-check
+SPECULATORS_PIP = .venv-speculators/bin/python -m pip install -qq --no-input --disable-pip-version-check
 RUN = .venv/bin/rawtokens
 CHECK_PYTHON = $(PYTHON) -c 'import sys, venv, ensurepip; assert (3, 11) <= sys.version_info < (3, 14)' 2>/dev/null || \
 		{ echo "make: $$($(PYTHON) --version 2>&1) is not one of Python 3.11 to 3.13 with venv; try make PYTHON=python3.12, or install python3-venv" >&2; exit 2; }
@@ -12,7 +13,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine vllm demo test test-vllm test-chromium lab check bench chaos drift-study lock
+.PHONY: setup engine vllm demo test test-vllm test-trainers trainers test-chromium lab check bench chaos drift-study lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -23,7 +24,7 @@ demo: ## everything: both environments, the demo model, a real server, the repor
 test: ## unit tests, the notebooks, and the tests on the real server
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
-	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm and not chromium"
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm and not chromium and not trainers"
 	@.venv/bin/python -m pytest -m engine
 
 test-vllm: ## the tests on the real vLLM, its greedy ids beside SGLang's
@@ -34,6 +35,11 @@ test-vllm: ## the tests on the real vLLM, its greedy ids beside SGLang's
 
 test-chromium: .venv/.ready ## the demo's report in a headless Chromium, which must be installed; make demo first
 	@.venv/bin/python -m pytest -m chromium
+
+test-trainers: ## speculators' and SpecForge's own loading code on exported files
+	@$(CHECK_PYTHON)
+	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory -j2 .venv/.ready trainers
+	@.venv/bin/python -m pytest -m trainers
 
 lab: ## JupyterLab on the notebooks with a demo server running
 	@$(CHECK_PYTHON)
@@ -62,6 +68,7 @@ drift-study: ## how often re-tokenising changes what a real model said; download
 
 setup: .venv/.ready ## the client's environment
 engine: .venv-sglang/.ready ## the CPU engine's environment
+trainers: .venv-speculators/.ready .venv-specforge/.ready ## the environments of drafter trainers, for make test-trainers
 vllm: .venv-vllm/.ready ## vLLM's environment, for make test-vllm
 
 .venv/.ready: requirements.lock pyproject.toml
@@ -90,6 +97,22 @@ vllm: .venv-vllm/.ready ## vLLM's environment, for make test-vllm
 	@$(PYTHON) -m venv --clear .venv-vllm
 	@$(VLLM_PIP) --constraint $< "$$(grep ^torch== $<)" && $(VLLM_PIP) --no-deps --requirement $< || \
 		{ echo "make: pip can't install vLLM here (its error is above)" >&2; exit 1; }
+	@touch $@
+
+.venv-speculators/.ready: lib/rawtokens/demo/speculators_requirements.txt
+	@echo "setting up .venv-speculators, a drafter trainer on the CPU: about 1.2 GB"
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear .venv-speculators
+	@$(SPECULATORS_PIP) --constraint $< "$$(grep ^torch== $<)" && $(SPECULATORS_PIP) --no-deps --requirement $< || \
+		{ echo "make: pip can't install speculators here (its error is above)" >&2; exit 1; }
+	@touch $@
+
+.venv-specforge/.ready: lib/rawtokens/demo/specforge_requirements.txt
+	@echo "setting up .venv-specforge, SpecForge's prompt loader"
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear .venv-specforge
+	@.venv-specforge/bin/python -m pip install -qq --no-input --disable-pip-version-check --no-deps --requirement $< || \
+		{ echo "make: pip can't install SpecForge here (its error is above)" >&2; exit 1; }
 	@touch $@
 
 lock: ## rewrite requirements.lock from pyproject.toml
