@@ -145,8 +145,8 @@ def test_no_text_is_too_small_for_a_phone(folder: Path, rows: pd.DataFrame) -> N
 def test_nothing_reaches_over_the_edge(folder: Path) -> None:
     for name, figure in every_figure(folder, many_rows(2_000)).items():
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        drawn = figure.get_tightbbox(canvas.get_renderer())  # in inches
+        canvas.draw()  # type: ignore[no-untyped-call]
+        drawn = figure.get_tightbbox(canvas.get_renderer())  # type: ignore[no-untyped-call]
         assert drawn.x0 >= -0.02, name
         assert drawn.x1 <= WIDTH + 0.02, name
 

@@ -68,7 +68,9 @@ def settings(table: pd.DataFrame, pairs: int) -> str:
         return f"{NOTHING_IN_COMMON}, so there are no settings to compare."
     if table.empty:
         return "The manifests of the two runs do not differ in any setting."
-    return f"{table['setting'].nunique():,} settings differ: {', '.join(table['setting'].unique()[:8])}."
+    names = list(table["setting"].unique())
+    more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+    return f"{len(names):,} setting{'s differ' if len(names) > 1 else ' differs'}: {', '.join(names[:8])}{more}."
 
 
 def agreement(found: Mapping[str, Agreement], pairs: int) -> str:

@@ -62,28 +62,29 @@ def truncation(rows: pd.DataFrame) -> Figure:
     if found is None:
         return nothing_to_draw("no row was cut while thinking")
     figure, axes = new_axes()
+    limit = max(1, found.limit)
     curve = thinned(thinking_curve(rows))
-    curve = curve[curve["ids"] <= found.limit]
-    lengths = np.concatenate([[1.0], curve["ids"].clip(lower=1), [found.limit]])
+    curve = curve[curve["ids"] <= limit]
+    lengths = np.concatenate([[1.0], curve["ids"].clip(lower=1), [limit]])
     open_still = np.concatenate([[1.0], 1.0 - curve["ended"], [1.0 - curve["ended"].iloc[-1]]])
     axes.step(lengths, open_still, where="post", color=BLUE)
-    left, first = float(open_still[-1]), found.limit / 5
+    left, first = float(open_still[-1]), limit / 5
     top = float(open_still[np.searchsorted(lengths, first, side="right") - 1]) * 1.1
-    axes.annotate(f"{left:.1%}", (found.limit, left), (4, 4), textcoords="offset points")
+    axes.annotate(f"{left:.1%}", (limit, left), (4, 4), textcoords="offset points")
     if found.low is not None and found.high is not None:
         possible = left * (found.cut - found.loops) / found.cut
         low, high = left - possible * found.high, left - possible * found.low
-        axes.fill([found.limit, 2 * found.limit, 2 * found.limit], [left, high, low], color=ORANGE, alpha=0.6, lw=0)
+        axes.fill([limit, 2 * limit, 2 * limit], [left, high, low], color=ORANGE, alpha=0.6, lw=0)
         text = f"estimate\n{low:.1%} to\n{high:.1%}"
-        axes.annotate(text, (2 * found.limit, high), (4, 0), textcoords="offset points", va="bottom")
+        axes.annotate(text, (2 * limit, high), (4, 0), textcoords="offset points", va="bottom")
     else:
-        axes.annotate("no estimate", (2 * found.limit, left), (4, 4), textcoords="offset points")
+        axes.annotate("no estimate", (2 * limit, left), (4, 4), textcoords="offset points")
     for share, name in ((0.5, "half"), (1, "limit"), (2, "twice")):
-        axes.axvline(share * found.limit, color=INK, linewidth=1, linestyle="--")
+        axes.axvline(share * limit, color=INK, linewidth=1, linestyle="--")
         axes.annotate(
-            name, (share * found.limit, top), (-3, -2), textcoords="offset points", ha="right", va="top", clip_on=True
+            name, (share * limit, top), (-3, -2), textcoords="offset points", ha="right", va="top", clip_on=True
         )
-    log_axis(axes, max(1.0, first), found.limit * 3.4)
+    log_axis(axes, max(1.0, first), limit * 3.4)
     axes.set(xlabel="reasoning ids (log scale)", ylabel="share still thinking", ylim=(0, top))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if top > 0.05 else 1))
     return figure
