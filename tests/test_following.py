@@ -1,0 +1,396 @@
+"""Conversations end to end over a fake server: every turn one record, exact to the id, and resumed at any point."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import httpx
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from turn_rows import WEATHER, called, user
+
+from rawtokens import runs
+from rawtokens.capture.planned import count_missing
+from rawtokens.errors import InputError, RunStopped
+from rawtokens.generation import Progress, Target, generate
+from rawtokens.journal import JOURNAL, journal_paths, read_rejections, read_responses
+from rawtokens.prompts import tokenize_file
+from rawtokens.records import Ending, Json, Response, Sampling
+from rawtokens.shards import shard_of
+from rawtokens.target.id_bytes import IdBytes
+from rawtokens.target.rendering import PromptOptions
+from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.turns.derived import TURNS, derive_turns
+from rawtokens.turns.endings import ENDED, has_turns, read_endings
+from rawtokens.turns.following import Following
+from rawtokens.turns.keys import split_key
+from rawtokens.turns.setup import following_for, reader_for
+from rawtokens.turns.talk import Reader
+from rawtokens.turns.tool_results import TOOL_RESULTS
+
+URL = "http://one:30000"
+OPTIONS = PromptOptions(turns="each")
+CITIES = {"Oslo": "3", "Rome": "25"}
+ASSISTANT: dict[str, Json] = {"role": "assistant", "content": "The file's own words"}
+Speak = Callable[[str], str]
+
+
+def call_text(city: str, index: int) -> str:
+    begin = f"<|tool_call_begin|>functions.get_weather:{index}<|tool_call_argument_begin|>"
+    return f'{begin}{{"city": "{city}"}}<|tool_call_end|>'
+
+
+def speak(prompt: str) -> str:
+    """A model that looks the weather up, one call a city, and tells what came back."""
+    last = prompt.rpartition("<|im_user|>")[2]
+    results = re.findall(r"## Return of [^\n]*\n(\d+)<", last)
+    if results:
+        return f"I have it.</think>It is {' and '.join(results)}.<|im_end|>"
+    cities = [city for city in re.findall(r"[A-Z]\w+", last) if city in CITIES]
+    if cities:
+        done = prompt.count("## Return of")
+        calls = "".join(call_text(city, done + place) for place, city in enumerate(cities))
+        return f"I look.</think><|tool_calls_section_begin|>{calls}<|tool_calls_section_end|><|im_end|>"
+    return "Hm.</think>You are welcome.<|im_end|>"
+
+
+def weather(source_id: str, *rounds: tuple[str, ...], closing: str = "Thanks!") -> dict[str, Json]:
+    """A conversation in OpenAI's layout: a cycle a round, and a closing question."""
+    messages: list[dict[str, Json]] = []
+    first = 0
+    for cities in rounds:
+        calls = called(*((json.dumps({"city": city}), CITIES.get(city, "9")) for city in cities), first=first)
+        messages += [user(f"How warm is it in {' and '.join(cities)}?"), *calls, ASSISTANT]
+        first += len(cities)
+    return {"id": source_id, "messages": [*messages, user(closing), ASSISTANT], "tools": [WEATHER]}
+
+
+ROWS = [weather("a#1/x", ("Oslo",), ("Rome", "Oslo")), weather("b", ("Rome",)), weather("c"), weather("d", ("Paris",))]
+KEYS = [
+    *("a#1/x#0/0", "a#1/x#1/0", "a#1/x#2/0", "a#1/x#3/0", "a#1/x#4/0"),
+    *("b#0/0", "b#1/0", "b#2/0", "c#0/0", "d#0/0", "d#1/0"),
+]
+
+
+def prepare(folder: Path, target: Tokenizer, rows: list[dict[str, Json]], options: PromptOptions = OPTIONS) -> Path:
+    """Stage 01 over these rows."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    runs.guard_tokenizing(folder, target, options)
+    tokenize_file(path, folder, target, options)
+    runs.record_tokenizing(folder, target, options)
+    return folder
+
+
+_READERS: dict[int, Reader] = {}  # by identity of the tokenizer: reading the vocabulary takes half a second
+
+
+def reader_of(target: Tokenizer) -> Reader:
+    return _READERS.setdefault(id(target), _READERS.get(id(target)) or Reader.of(IdBytes.of(target), OPTIONS))
+
+
+class Model:
+    """A server whose model says what `speak` makes of the prompt's text; counts requests, and dies at one."""
+
+    def __init__(self, target: Tokenizer, speak: Speak = speak, *, dies_at: int = -1) -> None:
+        self.target, self.speak, self.dies_at, self.asked, self.flying, self.most = target, speak, dies_at, 0, 0, 0
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/generate":
+            return httpx.Response(200)
+        self.asked += 1
+        if self.asked == self.dies_at:
+            return httpx.Response(401, json={"error": "Unauthorized"})
+        sent = json.loads(request.content)
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        await asyncio.sleep(0.01)
+        self.flying -= 1
+        text = self.speak(self.target.decode(sent["input_ids"]))
+        ids = self.target.encode([text])[0]
+        if text.startswith("REJECT"):
+            return httpx.Response(400, json={"error": {"message": "no"}})
+        meta = {
+            "id": sent["rid"],
+            "finish_reason": {"type": "stop", "matched": 163586},
+            "prompt_tokens": len(sent["input_ids"]),
+            "completion_tokens": len(ids),
+            "cached_tokens": 0,
+            "weight_version": "default",
+        }
+        return httpx.Response(200, json={"text": "", "output_ids": ids, "meta_info": meta})
+
+
+def run(
+    folder: Path,
+    target: Tokenizer,
+    model: Model | None = None,
+    *,
+    window: int = 2,
+    samples: int = 1,
+    shard: str = "",
+    tool_function: str = "",
+) -> Progress:
+    part = shard_of(shard)
+    asked = Target(
+        urls=(URL,),
+        sampling=Sampling(max_new_tokens=64, samples_per_prompt=samples),
+        stop_ids=(163586,),
+        vocabulary_size=163840,
+        fingerprint="f" * 16,
+        patience_seconds=0.0,
+        shard=part,
+    )
+    following = Following(folder, reader_of(target), tool_function=tool_function, shard=part)
+    transport = httpx.MockTransport(model or Model(target))
+    return asyncio.run(generate(folder, asked, window=window, transport=transport, following=following))
+
+
+def records(folder: Path) -> dict[str, Response]:
+    found = [item for path in folder.glob("raw_responses*.jsonl") for item in read_responses(path)]
+    assert len({item.key for item in found}) == len(found)
+    return {item.key: item for item in found}
+
+
+def said(folder: Path) -> dict[str, tuple[list[int], list[int]]]:
+    return {key: (item.prompt_ids, item.output_ids) for key, item in sorted(records(folder).items())}
+
+
+def reasons(folder: Path) -> dict[str, tuple[str, int]]:
+    return {key.source_id: (ending.reason, ending.turns) for key, ending in read_endings(folder).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(target: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run over ROWS in which nothing happened."""
+    folder = prepare(tmp_path_factory.mktemp("whole"), target, ROWS)
+    progress = run(folder, target)
+    assert (progress.planned, progress.done, progress.rejected) == (11, 11, 0)
+    return folder
+
+
+def test_every_turn_is_one_record_and_every_conversation_has_an_end(whole: Path) -> None:
+    assert sorted(records(whole)) == sorted(KEYS)
+    assert reasons(whole) == {
+        "a#1/x": ("complete", 5),
+        "b": ("complete", 3),
+        "c": ("complete", 1),
+        "d": ("complete", 2),
+    }
+    assert count_missing(whole, 1) == 0
+
+
+def test_later_prompts_are_those_of_the_template_or_what_was_sampled_and_its_suffix(
+    whole: Path, target: Tokenizer
+) -> None:
+    found = records(whole)
+    first, second, third = (found[f"a#1/x#{turn}/0"] for turn in range(3))
+    sampled = [*first.prompt_ids, *first.output_ids]
+    suffix = target.encode(["<|im_system|>tool<|im_middle|>## Return of functions.get_weather:0\n3<|im_end|>"])[0]
+    opening = target.encode(["<|im_assistant|>assistant<|im_middle|><think>"])[0]
+    assert second.prompt_ids == [*sampled, *suffix, *opening]
+    call: Json = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    history: list[dict[str, Json]] = [
+        user("How warm is it in Oslo?"),
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "I look.",
+            "tool_calls": [{"id": "functions.get_weather:0", "type": "function", "function": call}],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "functions.get_weather:0"},
+        {"role": "assistant", "content": "It is 3.", "reasoning_content": "I have it."},
+        user("How warm is it in Rome and Oslo?"),
+    ]
+    assert third.prompt_ids == target.prompt_ids(history, tools=[WEATHER])
+    assert "I look." not in target.decode(third.prompt_ids)
+
+
+def test_a_city_that_the_model_did_not_ask_for_is_left_out(whole: Path, target: Tokenizer) -> None:
+    """The model knows nothing of Paris, so it makes no call; its answer goes on to the next question."""
+    assert "Return of" not in target.decode(records(whole)["d#1/0"].prompt_ids)
+
+
+@pytest.mark.parametrize("kept", range(0, 11, 2))
+@pytest.mark.parametrize("endings", ["kept", "lost", "torn"])
+def test_a_killed_run_goes_on_at_each_conversation_s_next_turn(
+    kept: int, endings: str, whole: Path, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "killed", target, ROWS)
+    lines = (whole / JOURNAL).read_bytes().splitlines(keepends=True)
+    torn = lines[kept][: len(lines[kept]) // 2]
+    (folder / JOURNAL).write_bytes(b"".join(lines[:kept]) + torn)
+    there = {split_key(json.loads(line)["key"]) for line in lines[:kept]}
+    if endings != "lost":
+        ended = [
+            line
+            for line in (whole / ENDED).read_bytes().splitlines(keepends=True)
+            if split_key(msgspec.json.decode(line, type=Ending).key) in there
+        ]
+        tail = ended[-1][:-9] if ended and endings == "torn" else b""
+        (folder / ENDED).write_bytes(b"".join(ended[:-1] if tail else ended) + tail)
+    model = Model(target)
+    progress = run(folder, target, model)
+    assert said(folder) == said(whole)
+    assert reasons(folder) == reasons(whole)
+    assert model.asked == 11 - kept
+    assert (progress.planned, progress.present, progress.done) == (11, kept, 11 - kept)
+    assert count_missing(folder, 1) == 0
+
+
+@pytest.mark.parametrize("dies_at", [1, 2, 5, 8, 11])
+def test_a_run_that_is_stopped_counts_what_goes_on(
+    dies_at: int, whole: Path, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "stopped", target, ROWS)
+    with pytest.raises(RunStopped):
+        run(folder, target, Model(target, dies_at=dies_at))
+    over = len(read_endings(folder))
+    assert count_missing(folder, 1) == 4 - over > 0
+    run(folder, target)
+    assert said(folder) == said(whole)
+
+
+def test_the_window_stays_full_across_conversations(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "window", target, [weather(str(n), ("Oslo",), ("Rome",)) for n in range(8)])
+    model = Model(target)
+    progress = run(folder, target, model, window=4)
+    assert (model.asked, model.most, progress.done) == (40, 4, 40)
+
+
+def test_samples_are_conversations_of_their_own(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "samples", target, ROWS[1:2])
+    run(folder, target, samples=2)
+    assert sorted(records(folder)) == ["b#0/0", "b#0/1", "b#1/0", "b#1/1", "b#2/0", "b#2/1"]
+    assert len(read_endings(folder)) == 2
+
+
+def test_shards_keep_conversations_together_and_make_the_same_records(
+    whole: Path, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "shards", target, ROWS)
+    for shard in ("1/2", "2/2"):
+        run(folder, target, shard=shard)
+    assert said(folder) == said(whole)
+    assert reasons(folder) == reasons(whole)
+    made = [{split_key(item.key).source_id for item in read_responses(path)} for path in journal_paths(folder)]
+    assert made[0] | made[1] == {"a#1/x", "b", "c", "d"}
+    assert not made[0] & made[1]
+    assert count_missing(folder, 1) == 0
+
+
+def test_a_rejected_turn_ends_its_conversation_and_a_retry_goes_on_there(
+    whole: Path, target: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    folder = prepare(tmp_path / "rejected", target, ROWS)
+    progress = run(folder, target, Model(target, lambda text: "REJECT" if "Return of" in text else speak(text)))
+    rejected = {item.key for item in read_rejections(folder)}
+    assert rejected == {"a#1/x#1/0", "b#1/0"}
+    assert (progress.planned, progress.done, progress.rejected) == (7, 5, 2)
+    assert count_missing(folder, 1) == 0
+    (folder / "rejected.jsonl").unlink()
+    assert count_missing(folder, 1) == 2
+    run(folder, target)
+    assert said(folder) == said(whole)
+
+
+def test_an_ending_counts_no_more_where_the_file_asks_further(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "longer", target, [weather("b", ("Rome",))])
+    run(folder, target)
+    before = said(folder)
+    prepare(folder, target, [weather("b", ("Rome",), closing="And in Oslo?")])
+    assert count_missing(folder, 1) == 1
+    longer = weather("b", ("Rome",))
+    messages = longer["messages"]
+    assert isinstance(messages, list)
+    prepare(folder, target, [{**longer, "messages": [*messages, user("Bye!")]}])
+    assert count_missing(folder, 1) == 1
+    run(folder, target)
+    assert list(said(folder).items())[:3] == list(before.items())
+    assert reasons(folder) == {"b": ("complete", 4)}
+
+
+def test_answers_by_another_prompt_than_there_is_now_end_their_conversation(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "changed", target, [weather("b", ("Rome",))])
+    run(folder, target)
+    prepare(folder, target, [weather("b", ("Rome",), closing="Good!")])
+    run(folder, target)
+    assert reasons(folder) == {"b": ("prompt_changed", 3)}
+    assert count_missing(folder, 1) == 0
+    digests = derive_turns(folder, target)
+    assert set(digests) == {"b#1/0", "b#2/0"}
+
+
+def hook(folder: Path, body: str) -> str:
+    path = folder / "tools.py"
+    path.write_text(f"def answer(name, arguments, messages):\n    {body}\n", "utf-8")
+    return f"{path}:answer"
+
+
+def test_a_function_of_the_user_s_answers_calls_and_is_asked_once(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "hook", target, [weather("a", ("Oslo",), ("Rome",))])
+    function = hook(tmp_path, "return str(len(messages)) + '7'")
+    run(folder, target, tool_function=function)
+    found = records(folder)
+    assert "## Return of functions.get_weather:0\n27<" in target.decode(found["a#1/0"].prompt_ids)
+    assert "It is 27." in target.decode(found["a#2/0"].prompt_ids)
+    lines = (folder / TOOL_RESULTS).read_bytes().splitlines()
+    assert [json.loads(line)["content"] for line in lines] == ["27", "67"]
+    # Another answer now: what was told before stands, so that the records that follow are the same.
+    before, kept = said(folder), (folder / JOURNAL).read_bytes().splitlines(keepends=True)[:1]
+    (folder / JOURNAL).write_bytes(b"".join(kept))
+    run(folder, target, tool_function=hook(tmp_path, "return 'another'"))
+    assert said(folder) == before
+    digests = derive_turns(folder, target)
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"), [("raise KeyError(name)", "tool_function_failed"), ("return None", "call_not_answered")]
+)
+def test_a_function_without_an_answer_ends_the_conversation(
+    body: str, reason: str, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "hook", target, [weather("a", ("Oslo",))])
+    run(folder, target, tool_function=hook(tmp_path, body))
+    assert reasons(folder) == {"a": (reason, 1)}
+
+
+def test_a_function_that_is_not_there_is_refused_before_anything_starts(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "hook", target, ROWS[2:3])
+    with pytest.raises(InputError, match="has no function 'missing'"):
+        run(folder, target, tool_function=hook(tmp_path, "return ''").replace("answer", "missing"))
+
+
+def test_one_turn_a_prompt_needs_no_tokenizer_in_stage_02(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "last", target, ROWS, PromptOptions(turns="last"))
+    assert not has_turns(folder)
+    assert following_for(folder, msgspec.structs.replace(target.source, name="/nowhere")) is None
+    assert derive_turns(folder, target) == {}
+    assert not (folder / TURNS).exists()
+    with pytest.raises(InputError, match="set `turns: each`"):
+        following_for(folder, target.source, tool_function="x:y")
+
+
+def test_another_tokenizer_than_stage_01_s_is_refused(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "other", target, ROWS)
+    identity: Mapping[str, str] = {**target.identity, "chat_template_sha256": "0" * 64}
+    other = msgspec.structs.replace(target, identity=dict(identity))
+    with pytest.raises(InputError, match="chat_template_sha256 is"):
+        reader_for(folder, other)
+
+
+def test_turns_parquet_says_how_every_prompt_was_made(whole: Path, target: Tokenizer) -> None:
+    digests = derive_turns(whole, target)
+    rows = {row["key"]: row for row in pq.read_table(whole / TURNS).to_pylist()}
+    assert sorted(rows) == sorted(KEYS)
+    assert set(digests) == {key for key in KEYS if split_key(key).turn}
+    made = [rows[f"a#1/x#{turn}/0"]["made"] for turn in range(5)]
+    assert made == ["first", "cycle", "question", "cycle", "question"]
+    assert {row["differs_at"] for row in rows.values()} == {None}
+    assert rows["a#1/x#4/0"]["prompt_tokens"] == len(records(whole)["a#1/x#4/0"].prompt_ids)
