@@ -92,11 +92,11 @@ def test_counts_and_shares_stand_side_by_side(runs: tuple[Path, Path]) -> None:
     rewrite(runs[1] / "B", shape=["closed"] * 8)
     named = run_comparison.side_by_side(*(run_comparison.read_samples(run) for run in runs))
     table = run_comparison.sample_table(named)
-    assert table.loc["A · one"].tolist() == pytest.approx([8, 4, 3, 1, 4 / 6, 3.5, 2, 11, 80])
+    assert list(table.loc["A · one"]) == pytest.approx([8, 4, 3, 1, 4 / 6, 3.5, 2, 11, 80])
     assert table.loc["B · two", "thinking ended"] == 1
     shares = run_comparison.share_table(named, "shape", ("closed",))
     assert shares.loc["A · one", "closed"] == 0.25
-    assert shares.loc["B · two"].tolist() == [1.0] + [0.0] * 6
+    assert list(shares.loc["B · two"]) == [1.0] + [0.0] * 6
     assert shares.sum(axis=1).tolist() == pytest.approx([1.0] * 4)
 
 
@@ -117,8 +117,8 @@ def test_a_difference_beyond_chance_is_told_from_none() -> None:
     longer = [value * 2 for value in drawn["b"]]
     named = samples({"a": drawn["a"], "b": drawn["b"], "c": longer})
     same = run_comparison.median_differences([(named["a"], named["b"])]).set_index("length")
-    assert same.loc["reasoning", "low"] < 0 < same.loc["reasoning", "high"]
-    assert same.loc["answer", ["difference", "low", "high"]].tolist() == [0, 0, 0]
+    assert same["low"]["reasoning"] < 0 < same["high"]["reasoning"]
+    assert list(same.loc["answer", ["difference", "low", "high"]]) == [0, 0, 0]
     other = run_comparison.median_differences([(named["a"], named["c"])])
     line = other.set_index("length").loc["reasoning"]
     assert 0 < line["low"] <= line["difference"] <= line["high"]
@@ -173,7 +173,7 @@ def test_greedy_answers_are_compared_by_key_and_prompt_ids(runs: tuple[Path, Pat
     found = greedy_answers.agreement(first, second)
     assert (found.keys, found.other_prompts, found.identical) == (7, 1, 4)
     assert dict(zip(found.part_keys, found.parted.tolist(), strict=True)) == {"a#0/0": 4, "b#0/0": 6}
-    assert greedy_answers.agreement_table({"B": found}).loc["B"].tolist() == pytest.approx([7, 1, 6, 4, 4 / 6, 5])
+    assert list(greedy_answers.agreement_table({"B": found}).loc["B"]) == pytest.approx([7, 1, 6, 4, 4 / 6, 5])
     assert comparison_takeaways.agreement({"B": found}, 1) == (
         "7 keys are in both, 1 of them with other prompt ids; 4 of 6 answers are identical id by id; "
         "the others part at id 6 in the median, the first at 5."
