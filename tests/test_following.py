@@ -30,6 +30,7 @@ from rawtokens.turns.keys import split_key
 from rawtokens.turns.setup import following_for, reader_for
 from rawtokens.turns.talk import Reader
 from rawtokens.turns.tool_results import TOOL_RESULTS
+from rawtokens.verification import verify_journal
 
 URL = "http://one:30000"
 OPTIONS = PromptOptions(turns="each")
@@ -394,3 +395,32 @@ def test_turns_parquet_says_how_every_prompt_was_made(whole: Path, target: Token
     assert made == ["first", "cycle", "question", "cycle", "question"]
     assert {row["differs_at"] for row in rows.values()} == {None}
     assert rows["a#1/x#4/0"]["prompt_tokens"] == len(records(whole)["a#1/x#4/0"].prompt_ids)
+
+
+def test_verification_holds_every_turn_to_the_prompt_that_follows_from_the_turns_before_it(
+    target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "verified", target, ROWS[:2])
+    run(folder, target)
+
+    def reasons_by_key() -> dict[str, list[str]]:
+        later = derive_turns(folder, target)
+        verify_journal(folder, markers=target.markers, vocabulary_size=163840, later_prompts=later)
+        rows = pq.read_table(folder / "verified.parquet", columns=["key", "reasons"]).to_pylist()
+        return {row["key"]: row["reasons"] for row in rows if row["reasons"]}
+
+    assert reasons_by_key() == {}
+    lines = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    odd = [json.loads(line) for line in lines]
+    for line in odd:
+        if line["key"] == "b#0/0":  # another answer than the one that turns 1 and 2 were built on
+            line["output_ids"] = target.encode([speak("<|im_user|>Oslo")])[0]
+            line["completion_tokens"] = len(line["output_ids"])
+        if line["key"] == "a#1/x#2/0":
+            line["prompt_ids"][3] += 1
+    (folder / JOURNAL).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in odd))
+    found = reasons_by_key()
+    assert found["a#1/x#2/0"] == ["prompt_changed"]
+    assert found["b#1/0"] == ["prompt_unknown"]
+    assert found["b#2/0"] == ["prompt_unknown"]
+    assert "a#1/x#1/0" not in found

@@ -538,6 +538,7 @@ def write_folder(folder: Path, journals: dict[str, list[Response]], prompts: dic
         "prompt_tokens": [len(ids) for ids in prompts.values()],
         **{name: [""] * len(prompts) for name in ("thinking", "messages", "tools", "template_kwargs")},
         "notices": [[] for _ in prompts],
+        "later": [None] * len(prompts),
     }
     pq.write_table(pa.table(columns, schema=PROMPTS_SCHEMA), folder / "prompts.parquet")
 

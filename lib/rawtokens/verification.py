@@ -53,11 +53,17 @@ class VerificationSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify_journal(
-    folder: Path, *, markers: Markers, vocabulary_size: int, policy: Mapping[str, Verdict] = DEFAULT_POLICY
+    folder: Path,
+    *,
+    markers: Markers,
+    vocabulary_size: int,
+    policy: Mapping[str, Verdict] = DEFAULT_POLICY,
+    later_prompts: Mapping[str, bytes] | None = None,
 ) -> VerificationSummary:
     """Verify all journals of a data set's folder into its verified.parquet (zstd, no dictionaries), in batches.
 
-    `vocabulary_size` is the model's. Rows stand in the order of the journals. Memory: two batches of about 3M
+    `vocabulary_size` is the model's. `later_prompts` has the digests of later turns' prompts, by key (turns.derived).
+    Rows stand in the order of the journals. Memory: two batches of about 3M
     ids, plus a digest a prompt and 16 bytes a row. The file appears whole or not at all. Raises InputError where the
     journal or prompts.parquet is missing or unreadable, or the policy is wrong, RunStopped where nothing can be
     written.
@@ -67,7 +73,7 @@ def verify_journal(
     paths = journal.journal_paths(folder)
     if not paths:
         raise InputError(f"{folder} has no {journal.JOURNAL}; run notebook 02_generate_responses for it first")
-    known_prompts = read_known_prompts(folder / PROMPTS)
+    known_prompts = {**read_known_prompts(folder / PROMPTS), **(later_prompts or {})}
     temporary = folder / f"{VERIFIED}.tmp"
 
     def write(fingerprint: str | None) -> VerificationSummary:

@@ -178,7 +178,7 @@ def write_prompts(path: Path, rows: int) -> None:
     texts = {name: [""] * rows for name in ("thinking", "messages", "tools", "template_kwargs")}
     keys = [f"{row}#0" for row in range(rows)]
     columns = {"key": keys, "source_id": keys, "turn": [0] * rows, "prompt_ids": [PROMPT] * rows, **texts}
-    columns |= {"prompt_tokens": [len(PROMPT)] * rows, "notices": [[]] * rows}
+    columns |= {"prompt_tokens": [len(PROMPT)] * rows, "notices": [[]] * rows, "later": [None] * rows}
     pq.write_table(pa.table(columns, schema=PROMPTS_SCHEMA), path)
 
 

@@ -98,10 +98,10 @@ def reasons_of_ids(columns: ResponseColumns, segments: Segments, shapes: NDArray
 def reasons_of_keys(
     columns: ResponseColumns, known_prompts: Mapping[str, bytes], earlier_keys: KnownKeys
 ) -> dict[str, Bools]:
-    """What a row's key shows; a prompt's key is a response's up to its last slash."""
+    """What a row's key shows; a prompt's key is a response's up to its last slash, or the whole of a later turn's."""
     first = {key: row for row, key in reversed([*enumerate(columns.keys)])}
     here = np.array([first[key] != row for row, key in enumerate(columns.keys)], dtype=np.bool_)
-    known = [known_prompts.get(key.rpartition("/")[0]) for key in columns.keys]
+    known = [known_prompts.get(key.rpartition("/")[0]) or known_prompts.get(key) for key in columns.keys]
     pairs = zip(known, prompt_digests(columns.prompts), strict=True)
     return {
         "prompt_unknown": np.array([digest is None for digest in known], dtype=np.bool_),
