@@ -17,7 +17,7 @@ COLUMNS = ["shape", "reasoning_tokens", "output_tokens", "reasons"]
 
 def table(*lines: tuple[str, int, int]) -> pd.DataFrame:
     """Rows of (shape, reasoning ids, how many rows); an output is its reasoning alone, plus 5 where it closed."""
-    rows = []
+    rows: list[tuple[str, int, int, list[str]]] = []
     for shape, reasoning, count in lines:
         rows += [(shape, reasoning, reasoning + 5 * (shape == "closed"), [])] * count
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -98,6 +98,13 @@ def test_of_too_few_rows_nothing_is_said() -> None:
     assert takeaways.truncation(few).endswith("below 30 nothing is said about a larger limit.")
     assert truncation_table(found)["value"].iloc[-1] is None
     assert "no estimate" in [text.get_text() for text in figures.truncation(few).axes[0].texts]
+
+
+def test_where_none_closed_in_time_the_low_end_is_none() -> None:
+    found = estimate(table(("truncated_in_thinking", 100, 30)))
+    assert found is not None
+    assert found.low == 0
+    assert more_rows(found) == (0, 7)
 
 
 def test_where_nothing_was_cut_there_is_nothing_to_estimate() -> None:

@@ -124,4 +124,5 @@ def _wilson(part: int, of: int) -> tuple[float, float]:
     share, square = part / of, _TWO_SIDED_95**2 / of
     middle = share + square / 2
     spread = _TWO_SIDED_95 * np.sqrt(share * (1 - share) / of + square / (4 * of))
-    return float((middle - spread) / (1 + square)), float((middle + spread) / (1 + square))
+    low, high = ((middle + sign * spread) / (1 + square) for sign in (-1, 1))
+    return max(0.0, float(low)), min(1.0, float(high))  # rounding may leave 1e-17 on the wrong side
