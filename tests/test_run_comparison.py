@@ -12,6 +12,7 @@ import pytest
 import small_dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rawtokens.errors import InputError
@@ -190,7 +191,7 @@ def test_only_temperature_zero_is_greedy(runs: tuple[Path, Path], tmp_path: Path
 
 @pytest.mark.parametrize("count", [0, 1, 20])
 def test_every_figure_and_sentence_of_a_comparison_can_be_made(count: int) -> None:
-    named = samples({"a" * 60: list(range(count)), "b": list(range(5, 5 + 2 * count))})
+    named = samples({"W" * 60: list(range(count)), "B2_opencodeinstruct · greedy_b": list(range(5, 5 + 2 * count))})
     one, other = named.values()
     table = run_comparison.median_differences([(one, other)])
     parted = greedy_answers.Agreement(count, 0, 0, np.arange(count), tuple(map(str, range(count))))
@@ -202,7 +203,10 @@ def test_every_figure_and_sentence_of_a_comparison_can_be_made(count: int) -> No
         "first_differences": comparison_figures.first_differences({"a": parted}),
     }
     for name, figure in drawn.items():
-        texts(figure)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()  # type: ignore[no-untyped-call]
+        edges = figure.get_tightbbox(canvas.get_renderer())  # type: ignore[no-untyped-call]
+        assert -0.02 <= edges.x0 <= edges.x1 <= WIDTH + 0.02  # inches
         assert title_of(figure) == TITLES[name]
         assert figure.get_size_inches()[0] == WIDTH
         assert all(axes.get_xlabel() for axes in figure.axes if axes.axison)

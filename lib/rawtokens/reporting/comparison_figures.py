@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
-from .curves import MOST_LINES, share_curves
+from .curves import MOST_LINES, name_lines, share_curves
 from .drawing import (
     BLUE,
     COLOURS,
@@ -51,7 +51,7 @@ def reasoning_by_sample(samples: Mapping[str, Sample]) -> Figure:
     if not wanted:
         return nothing_to_draw("no row has reasoning")
     drawn = [name for name in samples if name in wanted[:MOST_LINES]]
-    figure, axes = new_axes(height=3.6)
+    figure, axes = new_axes(height=3.4 + 0.1 * len(drawn))
     share_curves(
         axes,
         {short_name(name, 32): thinking_curve(thinking[name]) for name in drawn},
@@ -59,6 +59,7 @@ def reasoning_by_sample(samples: Mapping[str, Sample]) -> Figure:
         xlabel="reasoning ids (log scale)",
         ylabel="share whose thinking ended",
     )
+    name_lines(figure, axes)
     if len(wanted) > len(drawn):
         axes.annotate(
             f"{len(wanted) - len(drawn)} smaller ones not drawn", (1, 0.02), xycoords="axes fraction", ha="right"
@@ -77,16 +78,15 @@ def median_differences(table: pd.DataFrame) -> Figure:
     axes.axvline(0, color=INK, linewidth=1)
     axes.hlines(places, low, high, color=BLUE, linewidth=2.5)
     axes.plot(middle, places, "o", color=BLUE, markersize=6)
-    for place, (value, end) in enumerate(zip(middle, high, strict=True)):
-        axes.annotate(f"{value:+,.0f}", (max(value, end), place), (6, 0), textcoords="offset points", va="center")
+    for place, value in enumerate(middle):
+        axes.annotate(f"{value:+,.0f}", (1.01, place), xycoords=("axes fraction", "data"), va="center")
     names = [
         f"{short_name(dataset, 14)} {kind}" for dataset, kind in zip(table["data set"], table["length"], strict=True)
     ]
     axes.set_yticks(places, names)
     axes.set_ylim(len(table) - 0.4, -0.6)
-    axes.margins(x=0.22)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("second run's median minus the first's (ids)")
+    axes.set_xlabel("second minus first (ids)")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.locator_params(axis="x", nbins=5)
     return figure

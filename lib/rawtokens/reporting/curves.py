@@ -27,6 +27,7 @@ from .drawing import (
     bars,
     count_axis,
     legend,
+    legend_of,
     log_axis,
     new_axes,
     nothing_to_draw,
@@ -74,13 +75,16 @@ def share_curves(axes: Axes, curves: Mapping[str, pd.DataFrame], column: str, *,
         colour, dashes = _LINES[place % MOST_LINES]
         points = thinned(curve)
         ids = points["ids"].clip(lower=1)
-        axes.step(ids, points[column], where="post", color=colour, linestyle=dashes, label=name)
-        if len(points) == 1:
-            axes.plot(ids, points[column], "o", color=colour, markersize=4)
+        marker = "o" if len(points) == 1 else ""
+        axes.step(ids, points[column], where="post", color=colour, linestyle=dashes, label=name, marker=marker)
     share_axis(axes, ylabel)
     axes.set_xlabel(xlabel)
-    if len(curves) > 1:
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.99), frameon=True, framealpha=0.85, handlelength=2.2)
+
+
+def name_lines(figure: Figure, axes: Axes) -> None:
+    """The names of `share_curves` above the axes, beside a piece of each line; one line alone needs no name."""
+    if len(axes.lines) > 1:
+        legend_of(axes.lines, figure, handle_length=2.2)
 
 
 def over_time(

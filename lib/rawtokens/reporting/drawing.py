@@ -18,7 +18,9 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from .figure_titles import TITLES
@@ -54,7 +56,6 @@ COLOURS = {
 """The colour of a part by its name; a part that is not here is grey."""
 
 WIDTH = 5.2  # inches, of every figure: see the style sheet
-_LINE = 72  # characters of ordinary text that fit into that width
 _MOST_BINS = 40
 
 Values = npt.NDArray[np.float64]
@@ -215,14 +216,17 @@ def count_axis(axis: Axis, *, most: int = 6) -> None:
 
 def legend(figure: Figure, labels: Mapping[str, str]) -> None:
     """Labels (text to colour) above the axes, in the order of the parts, in as many lines as the width asks for."""
-    patches = [Patch(color=colour, label=label) for label, colour in labels.items()]
-    columns = max(1, min(len(labels), _LINE // (max(map(len, labels), default=0) + 4)))
-    figure.legend(handles=_by_line(patches, columns), loc="outside upper left", ncols=columns)
+    legend_of([Patch(color=colour, label=label) for label, colour in labels.items()], figure)
 
 
-def _by_line(patches: Sequence[Patch], columns: int) -> list[Patch]:
-    """A legend fills its columns one after the other; this order makes it read line by line."""
-    return [patch for column in range(columns) for patch in patches[column::columns]]
+def legend_of(handles: Sequence[Patch] | Sequence[Line2D], figure: Figure, *, handle_length: float = 0.9) -> None:
+    """A legend of these handles above the axes, read line by line; a legend fills its columns one after the other."""
+    size = FontProperties(size=10)  # points: the style's
+    texts = [TextPath((0, 0), str(handle.get_label()), size=10, prop=size).get_extents().width for handle in handles]
+    column = max(texts, default=0.0) + 10 * handle_length + 22  # the space after a handle, and between columns
+    columns = max(1, min(len(handles), int(72 * WIDTH / column)))
+    ordered = [handle for column in range(columns) for handle in handles[column::columns]]
+    figure.legend(handles=ordered, loc="outside upper left", ncols=columns, handlelength=handle_length)
 
 
 def new_axes(height: float = 3.2) -> tuple[Figure, Axes]:

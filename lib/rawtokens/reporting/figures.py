@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from .completion_bias import Lengths, length_curves, state_table
-from .curves import bars_and_curves, over_time, share_curves, thinned
+from .curves import bars_and_curves, name_lines, over_time, share_curves, thinned
 from .drawing import (
     BLUE,
     GREY,
@@ -211,8 +211,7 @@ def coverage(found: IdCounts) -> Figure:
         xlabel="most frequent ids taken (log scale)",
         ylabel="share of output ids covered",
     )
-    if len(names) > 1:
-        axes.legend(loc="lower right", frameon=True, framealpha=0.85, handlelength=2.2)
+    name_lines(figure, axes)
     at = curve.set_index("ids").loc[list(SIZES), "all"]
     axes.plot(at.index, at, "o", color=BLUE, markersize=4)
     axes.axvline(32_000, color=GREY, linewidth=1, linestyle=":")
