@@ -19,6 +19,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
+from rawtokens.fidelity import audit_figures
 from rawtokens.reporting import comparison_figures, completion_bias, figures, throughput, token_statistics
 from rawtokens.reporting.display import figure_html
 from rawtokens.reporting.drawing import WIDTH, short_name, title_of
@@ -154,7 +155,7 @@ def test_nothing_reaches_over_the_edge(folder: Path) -> None:
 def test_titles_and_figures_are_the_same_list() -> None:
     drawn = {
         name
-        for module in (figures, comparison_figures)
+        for module in (figures, comparison_figures, audit_figures)
         for name, value in vars(module).items()
         if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
     }

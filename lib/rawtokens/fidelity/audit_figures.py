@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from ..reporting.drawing import new_axes, nothing_to_draw, styled
+from ..reporting.drawing import new_axes, nothing_to_draw, titled
 from .audit_records import Audits
 
 NAMES = {"captured": "as captured", "retokenised": "re-tokenised", "rerendered": "re-rendered"}
@@ -18,7 +18,7 @@ _MARKS = {"captured": "o", "retokenised": "^", "rerendered": "s"}
 _KINDS = {"reasoning": "reasoning", "answer": "answer", "tool_call": "tool calls"}
 
 
-@styled
+@titled
 def lost_ids(audits: Audits) -> Figure:
     """A pair of bars a kind of text: the share of its ids that re-tokenising changes, and that re-rendering loses."""
     groups = {"retokenised": audits.drift, "rerendered": audits.rerendering}
@@ -31,10 +31,10 @@ def lost_ids(audits: Audits) -> Figure:
         shares = [each.share or 0.0 for each in found]
         bars = axes.barh(places + shift, shares, height=0.36, color=_COLOURS[name], label=NAMES[name])
         texts = [f"{each.count:,} of {each.of:,} ids" if each.of else "no ids" for each in found]
-        axes.bar_label(bars, labels=texts, padding=4, fontsize=9)
+        axes.bar_label(bars, labels=texts, padding=4)
     axes.set_yticks(places, list(_KINDS.values()))
     axes.invert_yaxis()
-    axes.set(xlim=(0, 1.3), xlabel="share of the captured ids that are not there any more")
+    axes.set(xlim=(0, 1.45), xlabel="share of the captured ids that are not there any more")
     axes.set_xticks(np.linspace(0, 1, 6))
     axes.grid(axis="y", visible=False)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
@@ -42,7 +42,7 @@ def lost_ids(audits: Audits) -> Figure:
     return figure
 
 
-@styled
+@titled
 def likelihood_by_position(table: pd.DataFrame) -> Figure:
     """Mean log-likelihood over the output, a line a version, from `replay_losses.likelihood_by_position`."""
     if table.empty:
@@ -69,7 +69,7 @@ def likelihood_by_position(table: pd.DataFrame) -> Figure:
     return figure
 
 
-@styled
+@titled
 def loss_behind_changes(table: pd.DataFrame) -> Figure:
     """Loss of log-likelihood by distance behind a change, a line a version; from the same function of replay_losses."""
     if table.empty:

@@ -26,13 +26,16 @@ TITLES = {
     "cache_hits": "Prompt ids from the prefix cache",
     "coverage": "How many ids a draft vocabulary needs",
     "completion": "What is generated and what is missing",
+    "lost_ids": "Ids that a text or a chat would lose",
+    "likelihood_by_position": "Log-likelihood by position",
+    "loss_behind_changes": "What a change costs the ids behind it",
     "shapes_by_sample": "Shapes side by side",
     "verdicts_by_sample": "Verdicts side by side",
     "reasoning_by_sample": "How long each thinks",
     "median_differences": "Difference of medians between two runs",
     "first_differences": "Where greedy answers first differ",
 }
-"""Figure functions of `figures` and `comparison_figures`, by name, with their titles."""
+"""Figure functions of `figures`, `comparison_figures` and fidelity's `audit_figures`, by name, with their titles."""
 
 _CALL = re.compile(r"figures\.(\w+)\(")
 
