@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawtokens.engines.answers import Answer, Failure, error_text
+from rawtokens.engines.answers import Answer, Failure, Sent, checked_prompt, error_text
 from rawtokens.engines.sglang import parse_answer, request_body, sampling_parameters, server_facts
 from rawtokens.errors import InputError
 from rawtokens.records import Json, Response, ResponseLine, Sampling
@@ -102,19 +102,19 @@ def test_all_shapes_of_an_error_are_read(body: bytes, text: str) -> None:
 
 
 def test_a_request_sends_ids_and_every_sampling_value() -> None:
-    body = json.loads(
-        request_body([163587, 163606], Sampling(seed=7), stop_ids=[163586], rid="r", vocabulary_size=163840)
-    )
+    prompt = checked_prompt([163587, 163606], 163840)
+    sent = Sent(prompt=prompt, sampling=Sampling(seed=7), stop_ids=[163586], vocabulary_size=163840, rid="r")
+    body = json.loads(request_body(sent))
     assert body["input_ids"] == [163587, 163606]
     assert body["rid"] == "r"
     assert body["sampling_params"] == sampling_parameters(Sampling(seed=7), stop_ids=[163586])
     assert body["sampling_params"]["sampling_seed"] == 7
 
 
-@pytest.mark.parametrize("prompt_ids", [[], [163840], [-1], [5, 2**40]])
+@pytest.mark.parametrize("prompt_ids", [[], [163840], [-1], [5, 2**40], [5, 2**64], [5, 2**80]])
 def test_ids_that_would_kill_the_server_are_refused(prompt_ids: list[int]) -> None:
     with pytest.raises(InputError, match="run stage 01 again"):
-        request_body(prompt_ids, Sampling(), stop_ids=[], rid="r", vocabulary_size=163840)
+        checked_prompt(prompt_ids, 163840)
 
 
 def test_facts_are_taken_by_name_and_no_key_is_among_them() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rawtokens.capture import server_facts
 from rawtokens.engines import vllm
-from rawtokens.engines.answers import Answer, Failure, Sent, ServerFacts
+from rawtokens.engines.answers import Answer, Failure, Sent, ServerFacts, checked_prompt
 from rawtokens.engines.choice import engine_of
 from rawtokens.errors import InputError, ServerError
 from rawtokens.records import Json, Sampling
@@ -43,7 +43,8 @@ def prompt_of(body: dict[str, Any]) -> list[int]:
 def sent(prompt_ids: list[int], **changes: object) -> Sent:
     """The request that the recorded answers are to: greedy, its id 7f3a."""
     sampling = Sampling(temperature=0.0, max_new_tokens=5, seed=5)
-    made = Sent(prompt_ids=prompt_ids, sampling=sampling, stop_ids=(STOP,), vocabulary_size=163840, rid="7f3a")
+    prompt = checked_prompt(prompt_ids, 163840)
+    made = Sent(prompt=prompt, sampling=sampling, stop_ids=(STOP,), vocabulary_size=163840, rid="7f3a")
     return msgspec.structs.replace(made, **changes)
 
 

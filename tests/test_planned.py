@@ -29,7 +29,7 @@ def write_prompts(folder: Path, prompts: Mapping[str, list[int]] | None = None) 
 
 def test_every_prompt_and_sample_is_planned(tmp_path: Path) -> None:
     write_prompts(tmp_path)
-    planned = sorted((request.key, request.prompt_ids) for request in planned_requests(tmp_path, 2))
+    planned = sorted((request.key, list(request.prompt_ids)) for request in planned_requests(tmp_path, 2))
     assert planned == [("a#0/0", [0]), ("a#0/1", [0]), ("b#0/0", [1]), ("b#0/1", [1])]
 
 
@@ -51,7 +51,7 @@ def test_a_seed_differs_by_key_and_is_the_same_again() -> None:
 def test_a_prompts_samples_go_out_together_with_its_ids(tmp_path: Path) -> None:
     rows = {"a": [9, 1], "b": [5, 300, 2], "c": [5, 2], "d": [9], "e": [5, 300, 1]}
     write_prompts(tmp_path, rows)
-    planned = [(request.key, request.prompt_ids) for request in planned_requests(tmp_path, 2)]
+    planned = [(request.key, list(request.prompt_ids)) for request in planned_requests(tmp_path, 2)]
     names = [key[0] for key, _ in planned[::2]]
     assert sorted(names) == list("abcde")
     assert [key for key, _ in planned] == [f"{name}#0/{sample}" for name in names for sample in (0, 1)]
@@ -93,7 +93,7 @@ def test_prompts_that_begin_alike_go_out_soon_after_each_other_but_not_at_once(t
     order = sorted(range(80), key=lambda number: number * 37 % 80)
     prompts = {str(number): [number // 5] * 40 + [300, number] for number in order}
     write_prompts(tmp_path, prompts)
-    sent = [request.prompt_ids for request in planned_requests(tmp_path, 1)]
+    sent = [list(request.prompt_ids) for request in planned_requests(tmp_path, 1)]
     assert sorted(sent) == sorted(prompts.values())
     for beginning in range(16):
         places = [place for place, ids in enumerate(sent) if ids[0] == beginning]

@@ -26,6 +26,7 @@ from .capture.rejections import RejectedRows
 from .capture.run_progress import progress_now
 from .capture.servers import DEFAULT_WINDOW, Server, ServerPool, broke_down, spread
 from .capture.transport import allow_connections, open_post
+from .engines.answers import Ids
 from .errors import RunStopped
 from .journal import JOURNAL, Journal, open_journal, recorded_weights
 from .records import ResponseLine
@@ -155,7 +156,7 @@ class _Run:
         first = (request for request in planned if request.key not in self.rejected)
         return self.following.requests(first) if self.following else first
 
-    def first_ids(self) -> list[int]:
+    def first_ids(self) -> Ids:
         """The shortest prompt that can be sent: the first id of the first prompt."""
         return next(planned_requests(self.folder, 1)).prompt_ids[:1]
 

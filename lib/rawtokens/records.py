@@ -104,13 +104,13 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A Response on its way into the journal: `output_ids` is JSON text that is written as the server gave it.
+    """A Response on its way into the journal: ids are JSON text, the prompt's as sent, the output's as the server gave.
 
     The same fields in the same order; ids that are never decoded can't be altered.
     """
 
     key: str
-    prompt_ids: list[int]
+    prompt_ids: msgspec.Raw
     output_ids: msgspec.Raw
     finish_reason: Literal["stop", "length"]
     matched: int | str | None

@@ -232,6 +232,7 @@ def write_prompts(folder: Path, count: int, prompt_ids: int) -> None:
                 "thinking": ["opened"] * len(rows),
                 **{name: [text] * len(rows) for name, text in EMPTY.items()},
                 "notices": pa.array([[]] * len(rows), type=notices),
+                "later": [None] * len(rows),
             }
             file.write_table(pa.table(columns, schema=PROMPTS_SCHEMA))
 

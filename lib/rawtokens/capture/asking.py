@@ -7,13 +7,13 @@ request is tried, nor which server is asked.
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
 
-from ..engines.answers import Answer, Failure, Sent, ServerFacts
+from ..engines.answers import Answer, Failure, Ids, Sent, ServerFacts, checked_prompt
 from ..engines.choice import engine_of
 from ..records import ResponseLine, Sampling
 from ..shards import WHOLE, Shard
@@ -63,14 +63,14 @@ class Asker:
         """
         target = self._target
         sent = self._sent(request.prompt_ids, seeded(target.sampling, request.key))
-        rid, body = sent.rid, self._engine.body(sent)
+        rid, patience = sent.rid, server.patience(target.sampling.max_new_tokens)
         if too_long := _beyond(target.facts.context_length, sent):
             return too_long
         started_at, started = datetime.now(UTC), time.monotonic()
         server.asked[rid] = Asked(request.key, started)
         try:
             status, content = await self._post(
-                f"{server.url}{self._engine.generate_route}", body, server.patience(target.sampling.max_new_tokens)
+                f"{server.url}{self._engine.generate_route}", self._engine.body(sent), patience
             )
         except NoReplyError as error:
             await self.abort(server, rid)
@@ -82,7 +82,7 @@ class Asker:
             return outcome
         return ResponseLine(
             key=request.key,
-            prompt_ids=request.prompt_ids,
+            prompt_ids=sent.prompt.text,
             output_ids=outcome.output_ids,
             finish_reason=outcome.finish_reason,
             matched=outcome.matched,
@@ -98,7 +98,7 @@ class Asker:
             latency_s=round(time.monotonic() - started, 4),
         )
 
-    async def probe(self, server: Server, prompt_ids: Sequence[int]) -> Failure | None:
+    async def probe(self, server: Server, prompt_ids: Ids) -> Failure | None:
         """What keeps the server from generating one id, or None: /health can be fine where nothing is generated.
 
         Many that ask at the same time share one request.
@@ -109,7 +109,7 @@ class Asker:
             running = self._probes[server.url] = asyncio.create_task(work)
         return await asyncio.shield(running)
 
-    async def refusal(self, server: Server, prompt_ids: Sequence[int]) -> Failure | None:
+    async def refusal(self, server: Server, prompt_ids: Ids) -> Failure | None:
         """Why the server takes no request at this run's sampling, however short the prompt; None where it takes one."""
         failure = await self._one_answer(server, prompt_ids, self._target.sampling, REFUSAL_SECONDS)
         return None if failure and failure.reason == "timeout" else failure  # it is being generated, or queued
@@ -130,9 +130,9 @@ class Asker:
             for task in late:
                 task.cancel()
 
-    def _sent(self, prompt_ids: Sequence[int], sampling: Sampling) -> Sent:
+    def _sent(self, prompt_ids: Ids, sampling: Sampling) -> Sent:
         return Sent(
-            prompt_ids=prompt_ids,
+            prompt=checked_prompt(prompt_ids, self._target.vocabulary_size),
             sampling=sampling,
             stop_ids=self._target.stop_ids,
             vocabulary_size=self._target.vocabulary_size,
@@ -150,9 +150,7 @@ class Asker:
             return Failure(reason="weight_version_differs", detail=detail, next="stop")
         return outcome
 
-    async def _one_answer(
-        self, server: Server, prompt_ids: Sequence[int], sampling: Sampling, seconds: float
-    ) -> Failure | None:
+    async def _one_answer(self, server: Server, prompt_ids: Ids, sampling: Sampling, seconds: float) -> Failure | None:
         sent = self._sent(prompt_ids, sampling)
         try:
             reply = await self._post(f"{server.url}{self._engine.generate_route}", self._engine.body(sent), seconds)
@@ -177,7 +175,7 @@ class Asker:
 
 
 def _beyond(context_length: int | None, sent: Sent) -> Failure | None:
-    prompt, output = len(sent.prompt_ids), sent.sampling.max_new_tokens
+    prompt, output = sent.prompt.count, sent.sampling.max_new_tokens
     if context_length is None or prompt + output <= context_length:
         return None
     detail = f"{prompt} prompt ids and {output} new ones are more than the context's {context_length}; nothing was sent"

@@ -7,7 +7,7 @@ another row; until then it is one's word against the other's. This module does n
 
 from collections.abc import Callable, Sequence
 
-from ..engines.answers import Failure
+from ..engines.answers import Failure, Ids
 from ..errors import RunStopped
 from ..records import Rejection
 from .asking import Asker
@@ -53,7 +53,7 @@ class GivenUp:
             "(notebook 00 checks a server), then run the same command"
         )
 
-    async def settle(self, servers: Sequence[Server], shortest: Callable[[], Sequence[int]]) -> None:
+    async def settle(self, servers: Sequence[Server], shortest: Callable[[], Ids]) -> None:
         """At the end: release what is held; a server that gave no good answer in this run is asked first.
 
         `shortest` gives the ids of the shortest prompt. Raises RunStopped where a server takes no request at all.

@@ -5,14 +5,16 @@ a kernel that is not held up takes an interrupt at once. This module does not kn
 """
 
 import asyncio
+import gc
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import uvloop
 
+_NEW_OBJECTS = 20_000
 _Result = TypeVar("_Result")
 
 
@@ -34,7 +36,7 @@ async def in_own_loop(work: Callable[[], Coroutine[None, None, _Result]], *, on_
 
     def run() -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            with _rare_collections(), asyncio.Runner(loop_factory=lambda: loop) as runner:
                 result = runner.run(main())
         except BaseException as error:
             ended.set_exception(error)
@@ -60,3 +62,16 @@ async def in_own_loop(work: Callable[[], Coroutine[None, None, _Result]], *, on_
     if len(orders) < 2:
         raise asyncio.CancelledError
     return result
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for cycles less often, and not among what was there before: that took 15 % of a run's time."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..engines.answers import Ids
 from ..journal import journal_paths, rejection_paths
 from ..prompts import PROMPTS, prompt_batches
 from ..records import ResponseLine, Sampling
@@ -27,10 +28,10 @@ _LANES = 16
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation to make."""
+    """One generation to make; 4 bytes an id where `prompt_ids` is an array."""
 
     key: str
-    prompt_ids: list[int]
+    prompt_ids: Ids
 
 
 class Keys(Protocol):
@@ -82,7 +83,7 @@ def planned_requests(
         prompts = IdLists.from_arrow(batch["prompt_ids"])
         rows = sorted(range(len(wanted)), key=lambda row: _beginnings(prompts.row(row).tobytes()))
         for place, key in _in_lanes([(row, key) for row in rows for key in wanted[row]]):
-            yield Request(key=key, prompt_ids=prompts.row(place).tolist())
+            yield Request(key=key, prompt_ids=prompts.row(place).copy())
 
 
 def _beginnings(ids: bytes) -> bytes:

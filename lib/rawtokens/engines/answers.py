@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..records import Json, Sampling
@@ -15,7 +16,16 @@ from ..records import Json, Sampling
 Next = Literal["reject", "retry", "wait", "stop"]
 """What a failure asks for: give the row up, try at once, try after a pause, or end the run."""
 
+Ids = Sequence[int] | NDArray[np.int32]
+
 _WHITE = b" \t\r\n"  # what JSON allows between two ids
+
+
+class PromptIds(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompt ids that may be sent (`checked_prompt`), as the JSON list that goes into the request and the journal."""
+
+    text: msgspec.Raw
+    count: int
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +34,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     `rid` is the request's own id; `served_name` is what the server calls its model, "" where that need not be said.
     """
 
-    prompt_ids: Sequence[int]
+    prompt: PromptIds
     sampling: Sampling
     stop_ids: Sequence[int]
     vocabulary_size: int
@@ -85,10 +95,12 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     skip_tokenizer_init: bool | None = None
 
 
-def check_prompt(prompt_ids: Sequence[int], vocabulary_size: int) -> None:
-    """Raise InputError for an empty prompt or an id outside 0..vocabulary_size-1: one bad id kills a server."""
-    if not prompt_ids or min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary_size:
+def checked_prompt(ids: Ids, vocabulary_size: int) -> PromptIds:
+    """Ids as they are sent. Raises InputError for none, or one outside 0..vocabulary_size-1: it would kill a server."""
+    array = np.asarray(ids)
+    if not array.size or array.min() < 0 or array.max() >= vocabulary_size:
         raise InputError(f"prompt ids must lie in 0..{vocabulary_size - 1} and not be empty; run stage 01 again")
+    return PromptIds(text=msgspec.Raw(msgspec.json.encode(array.tolist())), count=array.size)
 
 
 def ids_text(value: msgspec.Raw) -> bytes | None:

@@ -23,17 +23,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     parse: Callable[[int, bytes, Sent, str], Answer | Failure]
 
 
-def _sglang_body(sent: Sent) -> bytes:
-    return sglang.request_body(
-        sent.prompt_ids, sent.sampling, stop_ids=sent.stop_ids, rid=sent.rid, vocabulary_size=sent.vocabulary_size
-    )
-
-
 def _sglang_answer(status: int, body: bytes, sent: Sent, secret: str) -> Answer | Failure:
     return sglang.parse_answer(
         status,
         body,
-        prompt_tokens=len(sent.prompt_ids),
+        prompt_tokens=sent.prompt.count,
         vocabulary_size=sent.vocabulary_size,
         rid=sent.rid,
         secret=secret,
@@ -41,7 +35,7 @@ def _sglang_answer(status: int, body: bytes, sent: Sent, secret: str) -> Answer 
 
 
 _SGLANG = Engine(
-    generate_route=sglang.GENERATE_ROUTE, abort_route=sglang.ABORT_ROUTE, body=_sglang_body, parse=_sglang_answer
+    generate_route=sglang.GENERATE_ROUTE, abort_route=sglang.ABORT_ROUTE, body=sglang.request_body, parse=_sglang_answer
 )
 _VLLM = Engine(
     generate_route=vllm.COMPLETIONS_ROUTE, abort_route=None, body=vllm.completions_body, parse=vllm.parse_answer

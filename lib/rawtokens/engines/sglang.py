@@ -13,10 +13,10 @@ from ..records import Json, Sampling
 from .answers import (
     Answer,
     Failure,
+    Sent,
     ServerFacts,
     base_name,
     check_ids,
-    check_prompt,
     error_text,
     http_failure,
     ids_text,
@@ -53,17 +53,10 @@ class _Body(msgspec.Struct, frozen=True):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def request_body(
-    prompt_ids: Sequence[int], sampling: Sampling, *, stop_ids: Sequence[int], rid: str, vocabulary_size: int
-) -> bytes:
-    """The JSON of one request. Every sampling value is sent; ids are range-checked: one bad id kills the server.
-
-    Raises InputError for an empty prompt or an id outside 0..vocabulary_size-1.
-    """
-    check_prompt(prompt_ids, vocabulary_size)
-    return msgspec.json.encode(
-        {"input_ids": prompt_ids, "sampling_params": sampling_parameters(sampling, stop_ids=stop_ids), "rid": rid}
-    )
+def request_body(sent: Sent) -> bytes:
+    """The JSON of one request, with every sampling value."""
+    parameters = sampling_parameters(sent.sampling, stop_ids=sent.stop_ids)
+    return msgspec.json.encode({"input_ids": sent.prompt.text, "sampling_params": parameters, "rid": sent.rid})
 
 
 def sampling_parameters(sampling: Sampling, *, stop_ids: Sequence[int]) -> dict[str, Json]:

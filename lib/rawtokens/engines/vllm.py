@@ -19,7 +19,6 @@ from .answers import (
     ServerFacts,
     base_name,
     check_ids,
-    check_prompt,
     error_text,
     http_failure,
     ids_text,
@@ -42,7 +41,7 @@ class _Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None
     stop_reason: int | str | None = None
     token_ids: msgspec.Raw = msgspec.Raw(_NULL)
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(_NULL)
     weight_versions: list[_Weights] | None = None
 
 
@@ -61,24 +60,21 @@ class _Body(msgspec.Struct, frozen=True):
     usage: _Usage
     id: str = ""  # of completions
     request_id: str = ""  # of the tokens route, as the prompt's ids
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(_NULL)
 
 
 _BODY = msgspec.json.Decoder(_Body)
 
 
 def completions_body(sent: Sent) -> bytes:
-    """The JSON of one request to COMPLETIONS_ROUTE, with every sampling value.
-
-    Raises InputError for an empty prompt or an id outside 0..vocabulary_size-1.
-    """
-    return _body(sent, {"prompt": list(sent.prompt_ids), "stream": False, **sampling_parameters(sent)})
+    """The JSON of one request to COMPLETIONS_ROUTE, with every sampling value."""
+    return _body(sent, {"prompt": sent.prompt.text, "stream": False, **sampling_parameters(sent)})
 
 
 def tokens_body(sent: Sent) -> bytes:
-    """The JSON of one request to TOKENS_ROUTE, with every sampling value. Raises as `completions_body` does."""
+    """The JSON of one request to TOKENS_ROUTE, with every sampling value."""
     parameters = {**sampling_parameters(sent), "detokenize": False}
-    return _body(sent, {"token_ids": list(sent.prompt_ids), "stream": False, "sampling_params": parameters})
+    return _body(sent, {"token_ids": sent.prompt.text, "stream": False, "sampling_params": parameters})
 
 
 def sampling_parameters(sent: Sent) -> dict[str, Json]:
@@ -109,8 +105,7 @@ def sampling_parameters(sent: Sent) -> dict[str, Json]:
     return parameters
 
 
-def _body(sent: Sent, body: dict[str, Json]) -> bytes:
-    check_prompt(sent.prompt_ids, sent.vocabulary_size)
+def _body(sent: Sent, body: dict[str, Json | msgspec.Raw]) -> bytes:
     if sent.served_name:
         body["model"] = sent.served_name
     return msgspec.json.encode({**body, "return_token_ids": True, "request_id": sent.rid})
@@ -167,9 +162,9 @@ def parse_answer(status: int, body: bytes, sent: Sent, secret: str = "") -> Answ
 
 def _check(text: bytes, answer: _Body, sent: Sent) -> tuple[Failure | None, int | None]:
     """What is wrong with an answer, and its last output id."""
-    choice, usage, count = answer.choices[0], answer.usage, len(sent.prompt_ids)
-    echo = choice.prompt_token_ids or answer.prompt_token_ids
-    if usage.prompt_tokens != count or echo != list(sent.prompt_ids):
+    choice, usage, count = answer.choices[0], answer.usage, sent.prompt.count
+    echoes = (ids_text(choice.prompt_token_ids), ids_text(answer.prompt_token_ids))
+    if usage.prompt_tokens != count or bytes(sent.prompt.text) not in echoes:
         took = f"counts {usage.prompt_tokens}" if usage.prompt_tokens != count else "tells none or other ones"
         detail = f"{count} prompt ids were sent, the server {took}"
         return Failure(reason="prompt_tokens_differ", detail=detail, next="retry"), None

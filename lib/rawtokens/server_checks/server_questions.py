@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from ..capture.server_facts import UNANSWERED
-from ..engines.answers import Answer, Failure, Sent, ServerFacts, error_text
+from ..engines.answers import Answer, Failure, Sent, ServerFacts, checked_prompt, error_text
 from ..engines.choice import engine_of
 from ..records import Json, Sampling
 from ..target.target_tokenizer import Tokenizer
@@ -72,7 +72,7 @@ async def ask(
     """
     engine = engine_of(server.facts)
     sent = Sent(
-        prompt_ids=list(prompt_ids),
+        prompt=checked_prompt(prompt_ids, server.tokenizer.vocabulary_size),
         sampling=Sampling(temperature=0.0, max_new_tokens=max_new_tokens),
         stop_ids=list(stop_ids or server.tokenizer.markers.turn_ends),
         vocabulary_size=server.tokenizer.vocabulary_size,

@@ -154,5 +154,4 @@ def _lines_of(folder: Path, wanted: Container[TurnKey]) -> dict[TurnKey, dict[in
 
 
 def _response(line: ResponseLine) -> Response:
-    ids = msgspec.json.decode(line.output_ids, type=list[int])
-    return Response(**{**msgspec.structs.asdict(line), "output_ids": ids})
+    return msgspec.json.decode(msgspec.json.encode(line), type=Response)
