@@ -155,8 +155,8 @@ def _check(place: Path, form: Format, shards: Shards, expected: Checksums, masks
                 if (own != wanted[numbers]).any():
                     row = int(numbers[np.argmax(own != wanted[numbers])])
                     raise InputError(
-                        f"{form.name}: the {what} of row {row} of verified.parquet came back from {file.name} other "
-                        "than raw_responses.jsonl has them; nothing was exported. Run notebook 03_verify_responses again, "
+                        f"{form.name}: the {what} of row {row} of verified.parquet came back from {file.name} not as "
+                        "raw_responses.jsonl has them; nothing was exported. Run notebook 03_verify_responses again, "
                         "then export; if it happens again, the disk alters files"
                     )
         if done != len(file.numbers):

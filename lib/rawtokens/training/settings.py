@@ -8,7 +8,7 @@ import msgspec
 from ..errors import InputError
 
 FORMATS = ("parquet", "arrow", "specforge", "speculators", "torchspec")
-_LISTS = ("formats", "evaluation_prompts")
+_LISTS = ("formats", "evaluation_prompts", "report_lengths")
 MASK_NAMES = ("sampled", "reasoning", "answer", "tool_calls")
 
 Truncated = Literal["keep", "drop", "generate_longer"]
@@ -22,7 +22,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     Truncated rows are whole prefixes of what the target said: `keep` trains on them, `generate_longer` leaves them out
     and writes their prompts as a prompt file for a run with more new tokens. `flagged` is about rows with another
     doubt. `max_length` counts ids of prompt and output; longer rows are left out, never cut. `duplicates: first` keeps
-    one row a prompt. `held_out` is the share of prompts held out. `shard_gb` is the RAM that a trainer may need for
+    one row a prompt. `held_out` is the share of prompts held out, `report_lengths` are the
+    trainers' lengths that the loss report looks at. `shard_gb` is the RAM that a trainer may need for
     one shard. `evaluation_prompts` are files that training prompts are compared with. Raises ValueError.
     """
 
@@ -37,6 +38,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     held_out: float = 0.02
     shard_gb: float = 16.0
     draft_vocabulary: int = 32_000
+    report_lengths: tuple[int, ...] = (2_048, 4_096, 8_192, 16_384, 32_768)
     evaluation_prompts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -58,6 +60,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "held_out": (0 <= self.held_out < 1, "0 or more, less than 1"),
             "shard_gb": (math.isfinite(self.shard_gb) and self.shard_gb > 0, "more than 0"),
             "draft_vocabulary": (self.draft_vocabulary >= 1, "1 or more"),
+            "report_lengths": (all(length >= 1 for length in self.report_lengths), "numbers of 1 or more"),
         }
         for name, (fits, expected) in ranges.items():
             if not fits:
