@@ -16,6 +16,8 @@ SENTENCES = (
     "reasoning_length",
     "closer_position",
     "closer_share",
+    "answer_length",
+    "truncation",
     "output_length",
     "prompt_length",
     "shapes",
@@ -185,6 +187,36 @@ def test_the_summary_accounts_for_every_row(folder: Path) -> None:
     assert "prompts without a response yet: 1" in takeaways.flow(numbers)
 
 
+def test_thinking_ended_where_a_closer_or_a_tool_section_came(rows: pd.DataFrame, folder: Path) -> None:
+    def share(shape: str) -> object:
+        return token_statistics.summary(folder, "small", rows=rows.assign(shape=shape))["share_closed"]
+
+    assert {shape: share(shape) for shape in token_statistics.SHAPES} == {
+        "closed": 1.0,
+        "tool_closed": 1.0,
+        "truncated_in_thinking": 0.0,
+        "truncated_in_answer": 1.0,
+        "thinking_off": None,
+        "never_closed": 0.0,
+        "channels": None,
+    }
+
+
+def test_a_model_that_never_thinks_is_told_as_one(rows: pd.DataFrame, folder: Path) -> None:
+    off = rows.assign(shape="thinking_off", reasoning_tokens=0, closer_position=pd.Series([None] * 8, dtype="Int32"))
+    numbers = token_statistics.summary(folder, "small", rows=off)
+    assert (numbers["share_closed"], numbers["median_reasoning_tokens"]) == (None, None)
+    assert takeaways.shapes(off) == ("None of 8 rows thinks: the prompt asks for no thinking, or the model knows none.")
+    assert takeaways.truncation(off) == "No row thinks, so none was cut at it."
+    assert takeaways.reasoning_length(off) == "There are no rows that think."
+
+
+def test_answers_are_told_apart_from_rows_without_one(rows: pd.DataFrame) -> None:
+    assert takeaways.answer_length(rows) == (
+        "Only 5 rows with an answer, too few for a distribution: 1, 1, 2, 2, 14 answer ids. 3 of 8 rows have none."
+    )
+
+
 def test_the_summary_is_written_whole_and_can_be_written_again(folder: Path) -> None:
     numbers = token_statistics.summary(folder, "small")
     for _ in range(2):
@@ -242,6 +274,18 @@ def test_a_wait_of_less_than_five_seconds_stays(tmp_path: Path) -> None:
 def test_a_response_without_measurable_latency_has_a_finite_rate(tmp_path: Path) -> None:
     line = throughput.timeline(timings((0, 0.0, 5), folder=tmp_path))
     assert line["ids_per_second"].max() == pytest.approx(5000)
+
+
+def test_the_cached_share_is_that_of_the_prompts_sent_in_each_stretch(tmp_path: Path) -> None:
+    asked = timings((0, 1, 5), (0.5, 1, 5), (3, 1, 5), folder=tmp_path)
+    asked["prompt_tokens"], asked["cached_tokens"] = [10, 30, 20], [0, 20, 5]
+    line = throughput.cache_line(asked, bins=4)
+    assert line["cached_share"].tolist() == pytest.approx([0.5, float("nan"), float("nan"), 0.25], nan_ok=True)
+    assert line["width_s"].tolist() == [1.0] * 4
+    assert takeaways.cache_hits(asked) == (
+        "Of 60 prompt ids the servers had 25 (41.7%) in their prefix cache; 2 of 3 rows had some of theirs there."
+    )
+    assert takeaways.cache_hits(asked.assign(cached_tokens=0)).startswith("None of 60 prompt ids came from a prefix")
 
 
 def test_a_line_that_is_being_written_is_no_record_yet(folder: Path) -> None:
@@ -320,3 +364,5 @@ def test_nothing_on_record_has_no_rate(tmp_path: Path) -> None:
     assert takeaways.ids_per_second(empty, line) == "No response is on record, so there is no rate."
     assert takeaways.in_flight(empty, line) == "No response is on record, so nothing was in flight."
     assert throughput.throughput_table(empty).empty
+    assert throughput.cache_line(empty).empty
+    assert takeaways.cache_hits(empty) == "No response is on record, so nothing is known of the prefix cache."
