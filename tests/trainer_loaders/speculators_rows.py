@@ -12,9 +12,10 @@ import sys
 
 import numpy as np
 import torch
+from datasets import Dataset  # type: ignore[import-untyped]
 
 
-def dataset(path: str, max_length: int):  # noqa: ANN201
+def dataset(path: str, max_length: int) -> Dataset:
     from speculators.data_generation.preprocessing import build_speculator_training_dataset, load_raw_dataset
 
     raw, _ = load_raw_dataset(path)

@@ -187,7 +187,9 @@ def _described(
         read_by=form.read_by,
         mask=settings.mask,
         mask_convention=convention(boundary_shift=settings.boundary_shift),
-        settings=settings,
+        settings=msgspec.structs.replace(
+            settings, evaluation_prompts=tuple(Path(path).name for path in settings.evaluation_prompts)
+        ),
         counts=selection.counts(),
         left_out=selection.left_out,
         repeated_prompts=selection.repeated,

@@ -1,0 +1,86 @@
+"""Publish an export: to a data set on the Hugging Face hub, or as the same folder on the disk.
+
+What goes out is put together in one folder first: the files that the manifest names, the manifest, the reports beside
+it, and a card whose head tells `datasets` where the splits are. A folder gets exactly what the hub would get. Nothing
+with a server's address, a key or a path is among it. This module does not know how rows were made.
+"""
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..errors import InputError, RunStopped, one_line
+from .card import card_text
+from .contamination import CONTAMINATION
+from .draft_vocabulary import DRAFT_VOCABULARY
+from .loss_report import LOSS_REPORT
+from .manifest import MANIFEST, TRAINING, ExportedFormat, read_exports
+
+HUB = "hub:"
+_REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+
+
+def publish(folder: Path, to: str, *, name: str, private: bool = True) -> str:
+    """Publish a data set's export; returns where it is.
+
+    `to` is `hub:OWNER/NAME`, or a folder that does not exist yet; `name` is the data set's. The hub's token is that of
+    `hf auth login` or HF_TOKEN. Raises InputError where there is nothing to publish or the place is none, RunStopped
+    where it can't be written or the hub refuses.
+    """
+    exports = read_exports(folder)
+    if not exports:
+        raise InputError(f"{folder / TRAINING} holds no export; export the data set first")
+    if to.startswith(HUB):
+        repository = to.removeprefix(HUB)
+        if not _REPOSITORY.fullmatch(repository):
+            raise InputError(f"{to!r} names no hub data set; expected hub:OWNER/NAME")
+        with tempfile.TemporaryDirectory(prefix="rawtokens-") as place:
+            gather(folder, Path(place) / "card", exports, name=name)
+            return _upload(Path(place) / "card", repository, private=private)
+    place_on_disk = Path(to)
+    if place_on_disk.exists():
+        raise InputError(f"{place_on_disk} exists; publish into a new folder, or remove it first")
+    try:
+        gather(folder, place_on_disk, exports, name=name)
+    except OSError as error:
+        shutil.rmtree(place_on_disk, ignore_errors=True)
+        raise RunStopped(f"can't write {place_on_disk}: {error}; make room, then run the same command") from error
+    return str(place_on_disk)
+
+
+def gather(folder: Path, place: Path, exports: list[ExportedFormat], *, name: str) -> None:
+    """Put what is published into `place`: links to the export's files where the disk can, else copies."""
+    training = folder / TRAINING
+    card = card_text(folder, exports, name=name)
+    beside = [path for path in (MANIFEST, LOSS_REPORT, CONTAMINATION) if (training / path).exists()]
+    vocabulary = [path.relative_to(training).as_posix() for path in sorted((training / DRAFT_VOCABULARY).glob("[!.]*"))]
+    files = [file.name for entry in exports for file in entry.files]
+    for path in [*files, *beside, *vocabulary]:
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        _copy(training / path, place / path)
+    (place / "README.md").write_text(card, encoding="utf-8")
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+
+
+def _upload(place: Path, repository: str, *, private: bool) -> str:
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
+        done = api.upload_folder(
+            folder_path=place, repo_id=repository, repo_type="dataset", commit_message="Training data of rawtokens"
+        )
+    except (OSError, ValueError, RuntimeError) as error:  # its HTTP errors are OSErrors, its others one of these
+        raise RunStopped(
+            f"the hub did not take {repository}: {one_line(error)}; log in by `hf auth login` with a token that may "
+            "write, then run the same command"
+        ) from error
+    return str(done.commit_url)
