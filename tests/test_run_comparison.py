@@ -167,17 +167,20 @@ def test_greedy_answers_are_compared_by_key_and_prompt_ids(runs: tuple[Path, Pat
     table = pq.read_table(second / "verified.parquet")
     keys, outputs, prompts = (table[name].to_pylist() for name in ("key", "output_ids", "prompt_ids"))
     outputs[0] = [*outputs[0][:4], 99, *outputs[0][5:]]  # another id at position 4
-    outputs[1] = outputs[1][:6]  # ends earlier
+    outputs[1] = outputs[1][:6]  # ends earlier, by itself
     prompts[2] = [1]
     keys[3] = "new#0/0"
-    rewrite(second, key=keys[::-1], output_ids=outputs[::-1], prompt_ids=prompts[::-1])
+    outputs[4] = outputs[4][:9]  # cut earlier
+    outputs[5] = [*outputs[5], 9]  # goes on where the other stopped
+    ends: list[object] = ["stop"] * 4 + ["length"] * 2 + ["stop"] * 2
+    rewrite(second, key=keys[::-1], output_ids=outputs[::-1], prompt_ids=prompts[::-1], finish_reason=ends[::-1])
     found = greedy_answers.agreement(first, second)
-    assert (found.keys, found.other_prompts, found.identical) == (7, 1, 4)
-    assert dict(zip(found.part_keys, found.parted.tolist(), strict=True)) == {"a#0/0": 4, "b#0/0": 6}
-    assert list(greedy_answers.agreement_table({"B": found}).loc["B"]) == pytest.approx([7, 1, 6, 4, 4 / 6, 5])
+    assert (found.keys, found.other_prompts, found.identical, found.cut_short) == (7, 1, 2, 1)
+    assert dict(zip(found.part_keys, found.parted.tolist(), strict=True)) == {"a#0/0": 4, "b#0/0": 6, "f#0/0": 3}
+    assert list(greedy_answers.agreement_table({"B": found}).loc["B"]) == pytest.approx([7, 1, 6, 2, 2 / 6, 1, 3, 4])
     assert comparison_takeaways.agreement({"B": found}, 1) == (
-        "7 keys are in both, 1 of them with other prompt ids; 4 of 6 answers are identical id by id; "
-        "the others part at id 6 in the median, the first at 5."
+        "7 keys are in both, 1 of them with other prompt ids; 2 of 6 answers are identical id by id, 1 more are the "
+        "same up to the limit that cut one of them; 3 differ, first at id 5 in the median and at 4 at the earliest."
     )
 
 
@@ -194,7 +197,7 @@ def test_every_figure_and_sentence_of_a_comparison_can_be_made(count: int) -> No
     named = samples({"W" * 60: list(range(count)), "B2_opencodeinstruct · greedy_b": list(range(5, 5 + 2 * count))})
     one, other = named.values()
     table = run_comparison.median_differences([(one, other)])
-    parted = greedy_answers.Agreement(count, 0, 0, np.arange(count), tuple(map(str, range(count))))
+    parted = greedy_answers.Agreement(count, 0, 0, 0, np.arange(count), tuple(map(str, range(count))))
     drawn = {
         "shapes_by_sample": comparison_figures.shapes_by_sample(named),
         "verdicts_by_sample": comparison_figures.verdicts_by_sample(named),

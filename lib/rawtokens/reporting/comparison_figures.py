@@ -94,11 +94,11 @@ def median_differences(table: pd.DataFrame) -> Figure:
 
 @titled
 def first_differences(found: Mapping[str, Agreement]) -> Figure:
-    """Histogram of the first id that differs, counted from 1, over the answers that are not identical."""
+    """Histogram of the first id that differs, counted from 1, over the answers that differ."""
     parted = np.concatenate([each.parted for each in found.values()]) if found else np.zeros(0)
     if not len(parted):
         compared = sum(each.keys - each.other_prompts for each in found.values())
-        return nothing_to_draw(f"all {compared:,} answers are identical" if compared else "no answer can be compared")
+        return nothing_to_draw(f"none of {compared:,} answers differs" if compared else "no answer can be compared")
     places = parted.astype("float64") + 1
     return length_histogram({"": places}, "first id that differs, counted from 1 (log scale)", nothing="")
 

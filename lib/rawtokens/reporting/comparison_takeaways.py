@@ -88,11 +88,14 @@ def agreement(found: Mapping[str, Agreement], pairs: int) -> str:
     same = sum(each.identical for each in found.values())
     share = f" ({same / compared:.1%})" if compared >= FEW else ""
     text += f"; {same:,} of {compared:,} answers{share} are identical id by id"
+    cut = sum(each.cut_short for each in found.values())
+    text += f", {cut:,} more are the same up to the limit that cut one of them" if cut else ""
     parted = np.concatenate([each.parted for each in found.values()])
     if not len(parted):
         return f"{text}."
     return (
-        f"{text}; the others part at id {np.median(parted) + 1:,.0f} in the median, the first at {parted.min() + 1:,}."
+        f"{text}; {len(parted):,} differ, first at id {np.median(parted) + 1:,.0f} in the median and at "
+        f"{parted.min() + 1:,} at the earliest."
     )
 
 

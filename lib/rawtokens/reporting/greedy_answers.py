@@ -25,14 +25,16 @@ _ROWS = 256
 class Agreement(NamedTuple):
     """Rows of two data sets by key.
 
-    `keys` are in both; of `other_prompts` the prompt ids differ, so that their answers are not compared. `parted` are
-    the positions, counted from 0, of the first id that differs (or where one answer ends), int64, one for each
-    answer that is not identical; `part_keys` are their keys.
+    `keys` are in both; of `other_prompts` the prompt ids differ, so that their answers are not compared. `cut_short`
+    are the same as far as the shorter one goes, which the length limit cut: no difference is known. `parted` are the
+    positions, counted from 0, of the first id that differs (or where one answer ends), int64, one for each
+    answer that differs; `part_keys` are their keys.
     """
 
     keys: int
     other_prompts: int
     identical: int
+    cut_short: int
     parted: npt.NDArray[np.int64]
     part_keys: tuple[str, ...]
 
@@ -45,23 +47,28 @@ def is_greedy(folder: Path) -> bool:
 
 def agreement(first: Path, second: Path) -> Agreement:
     """Compare the answers of two data sets' folders. Holds the ids of `second` (4 bytes each); `first` is streamed."""
-    known = {key: (digest, output.copy()) for key, digest, output in _rows(second)}
-    keys = other_prompts = identical = 0
+    known = {row.key: row._replace(output=row.output.copy()) for row in _rows(second)}
+    keys = other_prompts = identical = cut_short = 0
     parted: dict[str, int] = {}
-    for key, digest, output in _rows(first):
-        if key not in known:
+    for row in _rows(first):
+        other = known.get(row.key)
+        if other is None:
             continue
         keys += 1
-        other_digest, other = known[key]
-        if digest != other_digest:
+        if row.prompt != other.prompt:
             other_prompts += 1
             continue
-        place = first_difference(output, other)
+        place = first_difference(row.output, other.output)
         if place is None:
             identical += 1
+        elif min(row, other, key=lambda each: len(each.output)).cut and place == min(
+            len(row.output), len(other.output)
+        ):
+            cut_short += 1
         else:
-            parted[key] = place
-    return Agreement(keys, other_prompts, identical, np.array(list(parted.values()), dtype=np.int64), tuple(parted))
+            parted[row.key] = place
+    places = np.array(list(parted.values()), dtype=np.int64)
+    return Agreement(keys, other_prompts, identical, cut_short, places, tuple(parted))
 
 
 def first_difference(one: Ids, other: Ids) -> int | None:
@@ -74,8 +81,8 @@ def first_difference(one: Ids, other: Ids) -> int | None:
 
 
 def agreement_table(found: dict[str, Agreement]) -> pd.DataFrame:
-    """A line a data set: keys in both, other prompts, compared, identical (rows and share), median of the first id
-    that differs."""
+    """A line a data set: keys in both, other prompts, compared, identical (rows and share), the same up to a cut,
+    differing, and the median position of the first id that differs."""
     lines = {}
     for name, each in found.items():
         compared = each.keys - each.other_prompts
@@ -85,15 +92,26 @@ def agreement_table(found: dict[str, Agreement]) -> pd.DataFrame:
             "compared": compared,
             "identical": each.identical,
             "share identical": each.identical / compared if compared else None,
+            "same up to the limit": each.cut_short,
+            "differ": len(each.parted),
             "median first difference (id)": float(np.median(each.parted)) if len(each.parted) else None,
         }
     return pd.DataFrame.from_dict(lines, orient="index")
 
 
-def _rows(folder: Path) -> Iterator[tuple[str, bytes, Ids]]:
-    """Key, digest of the prompt ids, and output ids (a view of the block) of every row."""
+class _Row(NamedTuple):
+    key: str
+    prompt: bytes  # a digest of its ids
+    output: Ids  # a view of the block that was read
+    cut: bool
+
+
+def _rows(folder: Path) -> Iterator[_Row]:
+    columns = ["key", "prompt_ids", "output_ids", "finish_reason"]
     with open_parquet(folder / "verified.parquet") as file:
-        for batch in file.iter_batches(batch_size=_ROWS, columns=["key", "prompt_ids", "output_ids"]):
+        for batch in file.iter_batches(batch_size=_ROWS, columns=columns):
             prompts, outputs = (IdLists.from_arrow(batch[name]) for name in ("prompt_ids", "output_ids"))
-            for number, key in enumerate(batch["key"].to_pylist()):
-                yield key, hashlib.blake2b(prompts.row(number).tobytes(), digest_size=16).digest(), outputs.row(number)
+            ends = zip(batch["key"].to_pylist(), batch["finish_reason"].to_pylist(), strict=True)
+            for number, (key, reason) in enumerate(ends):
+                digest = hashlib.blake2b(prompts.row(number).tobytes(), digest_size=16).digest()
+                yield _Row(key, digest, outputs.row(number), reason == "length")
