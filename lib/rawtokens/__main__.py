@@ -83,6 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("run_b", type=Path, nargs="?", metavar="RUN_B", help="another; the report is put beside it")
     compare.set_defaults(command=_compare)
 
+    export = commands.add_parser("export", help="write training data for drafter trainers, or publish it")
+    export.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    export.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
+    export.add_argument("--format", action="append", metavar="NAME", help="instead of training.formats (repeatable)")
+    export.add_argument("--to", default="", metavar="PLACE", help="publish: hub:OWNER/NAME, or a new folder")
+    export.add_argument("--public", action="store_true", help="with --to hub:..: a public data set, not a private one")
+    export.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
+    export.set_defaults(command=_export)
+
     check = commands.add_parser("check-server", help="is this server faithful?")
     check.add_argument("url", metavar="URL")
     check.add_argument("--tokenizer", default=str(DEMO_MODEL), help="folder or hub id (default: the demo's)")
@@ -204,6 +213,14 @@ def _compare(options: argparse.Namespace) -> int:
         options.run_a, options.run_b, notebooks=ROOT / "notebooks", on_line=partial(print, flush=True)
     )
     print(f"\nreport: {report}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from .training.command import export_datasets
+
+    plan = _plan(options, options.dataset)
+    export_datasets(plan, formats=options.format, to=options.to, private=not options.public, on_line=print)
     return 0
 
 

@@ -21,6 +21,7 @@ from .markers import GivenMarkers
 from .records import Sampling
 from .target.control_tokens import ControlTokens
 from .target.thinking_modes import Portion, check_arguments, check_mix
+from .training.settings import TrainingSettings
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -57,11 +58,16 @@ class SamplingSettings(Sampling, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class DatasetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One prompt file of the run."""
+    """One prompt file of the run.
+
+    `tool_function` is a Python function that answers the model's calls where every turn is generated
+    (turns.tool_results), `module:function` or `path/to/file.py:function`; null takes the file's recorded results.
+    """
 
     prompts: str
     format: str = "auto"
     turns: str = "last"
+    tool_function: str | None = None
     limit: int | None = None
     template_kwargs: dict[str, object] = {}  # JSON values; they win over the model's
     mix: tuple[Portion, ...] = ()
@@ -85,6 +91,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     servers: ServerSettings = ServerSettings()
     sampling: SamplingSettings = SamplingSettings()
     audit: AuditSettings = AuditSettings()
+    training: TrainingSettings = TrainingSettings()
 
 
 class _Loader(yaml.SafeLoader):
@@ -115,17 +122,23 @@ def load_run_file(path: Path) -> RunFile:
     tokenizer = settings.model.tokenizer
     if looks_like_path(tokenizer) or (path.parent / tokenizer).exists():
         tokenizer = _resolve(path, tokenizer)
-    function = settings.model.prompt_encoder
-    if function and function.rpartition(":")[0].endswith(".py"):
-        function = _resolve(path, function)
+    function = _function(path, settings.model.prompt_encoder)
     model = msgspec.structs.replace(settings.model, tokenizer=tokenizer, prompt_encoder=function)
     require_pinned_code(tokenizer, model.revision or "", trust_remote_code=model.trust_remote_code)
     return msgspec.structs.replace(
         settings,
         model=model,
         servers=msgspec.structs.replace(settings.servers, urls=urls),
+        training=msgspec.structs.replace(
+            settings.training,
+            evaluation_prompts=tuple(_resolve(path, file) for file in settings.training.evaluation_prompts),
+        ),
         datasets={
-            name: msgspec.structs.replace(dataset, prompts=_resolve(path, dataset.prompts))
+            name: msgspec.structs.replace(
+                dataset,
+                prompts=_resolve(path, dataset.prompts),
+                tool_function=_function(path, dataset.tool_function),
+            )
             for name, dataset in settings.datasets.items()
         },
     )
@@ -183,6 +196,8 @@ def _check(settings: RunFile) -> None:
         ):
             if value not in known:
                 raise InputError(f"{key} of {name} is {value!r}; expected one of {', '.join(known)}")
+        if dataset.tool_function and dataset.turns != "each":
+            raise InputError(f"tool_function of {name} answers calls where every turn is generated; set turns: each")
         try:
             check_arguments(dataset.template_kwargs)
             check_mix(dataset.mix)
@@ -191,6 +206,11 @@ def _check(settings: RunFile) -> None:
         if dataset.limit is not None and dataset.limit < 1:
             raise InputError(f"limit of {name} is {dataset.limit}; expected a positive number of rows, or null for all")
     check_sampling(settings.sampling)
+
+
+def _function(run_file: Path, name: str | None) -> str | None:
+    """A user's function; its file as seen from the run file."""
+    return _resolve(run_file, name) if name and name.rpartition(":")[0].endswith(".py") else name
 
 
 def _resolve(run_file: Path, name: str) -> str:

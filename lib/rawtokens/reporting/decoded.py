@@ -23,6 +23,8 @@ _COLOURS = {  # border, background; text is near black on all of them
     "answer": ("#86c8dd", "#f0f9fc"),
     "tool calls": ("#ff5e02", "#fff4ed"),
     "stop id": ("#c849a9", "#fdf2fa"),
+    "sampled": ("#1845fb", "#eef2ff"),
+    "tool result": ("#adad7d", "#f8f8f1"),
 }
 _CHIP = (
     "margin:0 2px;border:1px solid #52525b;border-radius:4px;padding:0 4px 3px;"  # room for the underscores
@@ -46,7 +48,7 @@ class Decoder(Protocol):
 
 
 class Segment(NamedTuple):
-    """Consecutive ids of one kind: prompt, reasoning, closer, answer, tool calls or stop id."""
+    """Consecutive ids of one kind: prompt, reasoning, closer, answer, tool calls or stop id; sampled, tool result."""
 
     label: str
     ids: tuple[int, ...]
@@ -77,13 +79,18 @@ def segments_html(
     blocks = []
     for label, ids in segments:
         border, background = _COLOURS[label]
-        text = "".join(map(_html, _pieces(ids, decoder, special_ids)))
+        text = ids_html(ids, decoder, special_ids=special_ids)
         blocks.append(
             f'<div style="border-left:4px solid {border};background-color:{background};padding:4px 8px;margin:2px 0">'
             f'<div style="{_LABEL}">{label} · {counted(len(ids), "id")}</div>'
             f'<pre dir="auto" style="{_TEXT};background-color:{background}">{text}</pre></div>'
         )
     return f"<figure><figcaption>{escape(printable(caption))}</figcaption>{''.join(blocks)}</figure>"
+
+
+def ids_html(ids: Sequence[int], decoder: Decoder, *, special_ids: Collection[int] = ()) -> str:
+    """The inside of a block: text and chips, all of it escaped, a long one's middle left out and counted."""
+    return "".join(map(_html, _pieces(tuple(ids), decoder, special_ids)))
 
 
 def _pieces(ids: IdSequence, decoder: Decoder, special_ids: Collection[int]) -> Iterator[_Piece]:

@@ -22,7 +22,7 @@ from .checksums import Checksums, IdTexts, journal_checksums, mask_checksums
 from .columnar_files import ARROW, PARQUET
 from .formats import Format, Write
 from .jsonl_files import SPECFORGE, SPECULATORS
-from .manifest import TRAINING, ExportedFile, ExportedFormat, read_exports, write_exports
+from .manifest import TRAINING, ExportedFile, ExportedFormat, other_settings, read_exports, write_exports
 from .masks import MaskRuns, convention, mask_runs
 from .policies import GENERATE_LONGER, Selection, longer_prompts, select_rows
 from .rows import LABELS, TrainingRows, read_training_rows
@@ -35,15 +35,21 @@ _LOCK = ".export.lock"
 
 
 def export(
-    folder: Path, *, markers: Markers, settings: TrainingSettings, on_line: Callable[[str], None] = print
+    folder: Path,
+    *,
+    markers: Markers,
+    settings: TrainingSettings,
+    selection: Selection | None = None,
+    on_line: Callable[[str], None] = print,
 ) -> list[ExportedFormat]:
     """Export a data set's verified rows into its `training/`, in every format of the settings.
 
+    `selection` is `select_rows` of the same settings, where the caller has made it already.
     Memory: a batch of 1,024 rows, and some 60 bytes a row. Raises InputError where a file that is needed is missing or
     does not agree with the others, RunStopped where nothing can be written; earlier exports then stay as they were.
     """
     folder = Path(folder)
-    selection = select_rows(folder, settings)
+    selection = selection or select_rows(folder, settings)
     expected = journal_checksums(folder)
     if len(expected) != len(selection.kept):
         raise InputError(
@@ -56,9 +62,12 @@ def export(
         on_line(_shards_in_words(form, shards[form.name]))
     try:
         with lock(folder / TRAINING / _LOCK), _temporary_folders(folder, forms) as places:
-            return _export(folder, markers, settings, selection, expected, shards, places)
+            exported = _export(folder, markers, settings, selection, expected, shards, places)
     except OSError as error:
         raise RunStopped(f"can't write {folder / TRAINING}: {error}; mend the folder, then run it again") from error
+    for sentence in other_settings(read_exports(folder), settings):
+        on_line(sentence)
+    return exported
 
 
 def _export(

@@ -1,5 +1,6 @@
 """training/manifest.json: what was exported, how, and where every row went. It does not know how rows are written."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,26 @@ from .settings import TrainingSettings
 
 TRAINING = "training"
 MANIFEST = "manifest.json"
-_RUN = ("fingerprint", "model", "tokenizer", "revision", "engine", "engine_version", "weight_version", "sampling")
+_RUN = (
+    "fingerprint",
+    "weight_version",
+    "tokenizer_sha256",
+    "chat_template_sha256",
+    "engine",
+    "engine_version",
+    "sampling",
+)
+_MATERIAL = (
+    "mask",
+    "boundary_shift",
+    "truncated_in_thinking",
+    "truncated_in_answer",
+    "flagged",
+    "max_length",
+    "duplicates",
+    "held_out",
+)
+"""Settings that decide which rows an export has, and their masks."""
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +82,28 @@ def read_exports(folder: Path) -> list[ExportedFormat]:
         raise InputError(f"{path} can't be read ({error}); delete it, then export again") from error
 
 
-def write_exports(folder: Path, exports: list[ExportedFormat]) -> None:
+def write_exports(folder: Path, exports: Sequence[ExportedFormat]) -> None:
     """Write the manifest, whole or not at all."""
+    write_atomically(folder / TRAINING / MANIFEST, manifest_content(folder, exports))
+
+
+def manifest_content(folder: Path, exports: Sequence[ExportedFormat]) -> bytes:
+    """The manifest of these exports of a data set, as JSON."""
     made_by: dict[str, Json] = read_manifest(folder)
     run: dict[str, object] = {name: made_by[name] for name in _RUN if name in made_by}
-    content = _Manifest(run=run, exports=exports)
-    write_atomically(folder / TRAINING / MANIFEST, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    content = _Manifest(run=run, exports=list(exports))
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def other_settings(exports: Sequence[ExportedFormat], now: TrainingSettings) -> list[str]:
+    """A sentence for each export that was made with other settings: its rows, masks or split are others."""
+    sentences = []
+    for entry in exports:
+        pairs = {name: (getattr(entry.settings, name), getattr(now, name)) for name in _MATERIAL}
+        differing = [f"{name} was {was}, is {new}" for name, (was, new) in pairs.items() if was != new]
+        if differing:
+            sentences.append(
+                f"{entry.format} was exported with other settings ({'; '.join(differing)}), so what one holds out "
+                f"another may train on; export it again, or remove training/{entry.format}"
+            )
+    return sentences

@@ -8,6 +8,7 @@ with a server's address, a key or a path is among it. This module does not know 
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import InputError, RunStopped, one_line
@@ -15,22 +16,19 @@ from .card import card_text
 from .contamination import CONTAMINATION
 from .draft_vocabulary import DRAFT_VOCABULARY
 from .loss_report import LOSS_REPORT
-from .manifest import MANIFEST, TRAINING, ExportedFormat, read_exports
+from .manifest import MANIFEST, TRAINING, ExportedFormat, manifest_content
 
 HUB = "hub:"
 _REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
 
-def publish(folder: Path, to: str, *, name: str, private: bool = True) -> str:
-    """Publish a data set's export; returns where it is.
+def publish(folder: Path, exports: Sequence[ExportedFormat], to: str, *, name: str, private: bool = True) -> str:
+    """Publish these exports of a data set; returns where they are.
 
     `to` is `hub:OWNER/NAME`, or a folder that does not exist yet; `name` is the data set's. The hub's token is that of
-    `hf auth login` or HF_TOKEN. Raises InputError where there is nothing to publish or the place is none, RunStopped
+    `hf auth login` or HF_TOKEN. Raises InputError where the place is none, RunStopped
     where it can't be written or the hub refuses.
     """
-    exports = read_exports(folder)
-    if not exports:
-        raise InputError(f"{folder / TRAINING} holds no export; export the data set first")
     if to.startswith(HUB):
         repository = to.removeprefix(HUB)
         if not _REPOSITORY.fullmatch(repository):
@@ -49,17 +47,18 @@ def publish(folder: Path, to: str, *, name: str, private: bool = True) -> str:
     return str(place_on_disk)
 
 
-def gather(folder: Path, place: Path, exports: list[ExportedFormat], *, name: str) -> None:
+def gather(folder: Path, place: Path, exports: Sequence[ExportedFormat], *, name: str) -> None:
     """Put what is published into `place`: links to the export's files where the disk can, else copies."""
     training = folder / TRAINING
     card = card_text(folder, exports, name=name)
-    beside = [path for path in (MANIFEST, LOSS_REPORT, CONTAMINATION) if (training / path).exists()]
+    beside = [path for path in (LOSS_REPORT, CONTAMINATION) if (training / path).exists()]
     vocabulary = [path.relative_to(training).as_posix() for path in sorted((training / DRAFT_VOCABULARY).glob("[!.]*"))]
     files = [file.name for entry in exports for file in entry.files]
     for path in [*files, *beside, *vocabulary]:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         _copy(training / path, place / path)
     (place / "README.md").write_text(card, encoding="utf-8")
+    (place / MANIFEST).write_bytes(manifest_content(folder, exports))
 
 
 def _copy(source: Path, target: Path) -> None:

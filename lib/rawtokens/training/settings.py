@@ -22,9 +22,10 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     Truncated rows are whole prefixes of what the target said: `keep` trains on them, `generate_longer` leaves them out
     and writes their prompts as a prompt file for a run with more new tokens. `flagged` is about rows with another
     doubt. `max_length` counts ids of prompt and output; longer rows are left out, never cut. `duplicates: first` keeps
-    one row a prompt. `held_out` is the share of prompts held out, `report_lengths` are the
-    trainers' lengths that the loss report looks at. `shard_gb` is the RAM that a trainer may need for
-    one shard. `evaluation_prompts` are files that training prompts are compared with. Raises ValueError.
+    one row a prompt. `held_out` is the share of prompts held out, `shard_gb` the RAM that a trainer may need for one
+    shard, `hidden_size` the target's (Kimi-K2.5's by default), for the cost estimate. `report_lengths` are the
+    trainers' lengths that the loss report looks at; `evaluation_prompts` are files that training rows are compared
+    with. Raises ValueError.
     """
 
     formats: tuple[str, ...] = ("parquet",)
@@ -38,6 +39,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     held_out: float = 0.02
     shard_gb: float = 16.0
     draft_vocabulary: int = 32_000
+    hidden_size: int = 7_168
     report_lengths: tuple[int, ...] = (2_048, 4_096, 8_192, 16_384, 32_768)
     evaluation_prompts: tuple[str, ...] = ()
 
@@ -59,6 +61,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "max_length": (self.max_length is None or self.max_length >= 1, "1 or more, or null for any length"),
             "held_out": (0 <= self.held_out < 1, "0 or more, less than 1"),
             "shard_gb": (math.isfinite(self.shard_gb) and self.shard_gb > 0, "more than 0"),
+            "hidden_size": (self.hidden_size >= 1, "1 or more"),
             "draft_vocabulary": (self.draft_vocabulary >= 1, "1 or more"),
             "report_lengths": (all(length >= 1 for length in self.report_lengths), "numbers of 1 or more"),
         }
