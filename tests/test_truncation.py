@@ -95,7 +95,7 @@ def test_of_too_few_rows_nothing_is_said() -> None:
     found = estimate(few)
     assert found is not None
     assert (found.low, found.high) == (None, None)
-    assert takeaways.truncation(few).endswith("below 30 nothing is said about a larger limit.")
+    assert takeaways.truncation(few).endswith("of fewer than 30 nothing is said about a larger limit.")
     assert truncation_table(found)["value"].iloc[-1] is None
     assert "no estimate" in [text.get_text() for text in figures.truncation(few).axes[0].texts]
 

@@ -88,7 +88,7 @@ def test_the_most_frequent_ids_are_taken_first(tmp_path: Path) -> None:
     assert curve["thinking"].head(1).tolist() == [1.0]
     assert curve["behind the thinking"].head(2).tolist() == pytest.approx([1 / 5, 4 / 5])
     # 5 and 6 from the first row cover half of the second; 5 and 8 from the second cover six of nine of the first.
-    assert curve.loc[2, "other rows"] == pytest.approx((1 / 2 + 6 / 9) / 2)
+    assert curve.loc[2, "other half"] == pytest.approx((1 / 2 + 6 / 9) / 2)
 
 
 def test_the_table_has_a_line_for_every_size(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_table_has_a_line_for_every_size(tmp_path: Path) -> None:
 
 def test_one_row_has_no_other_half(tmp_path: Path) -> None:
     found = vocabulary.count_ids(written(tmp_path, [([1, 2], 1, "accept", "closed")]))
-    assert vocabulary.coverage_curve(found)["other rows"].isna().all()
+    assert vocabulary.coverage_curve(found)["other half"].isna().all()
     assert takeaways.coverage(found) == (
         "2 output ids hold 2 different ones: a draft vocabulary of 32,000 holds them all."
     )

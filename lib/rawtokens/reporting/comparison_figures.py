@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
+from .bars import draw_bars
 from .curves import MOST_LINES, name_lines, share_curves
 from .drawing import (
     BLUE,
     COLOURS,
     GREY,
     INK,
-    bars,
     legend,
     length_histogram,
     new_axes,
@@ -111,7 +111,7 @@ def _shares(table: pd.DataFrame) -> Figure:
     if table.empty:
         return nothing_to_draw("no row was generated")
     figure, axes = new_axes(height=1.5 + 0.36 * len(table))
-    bars(axes, table)
+    draw_bars(axes, table)
     _share_axis(axes)
     legend(figure, {name: COLOURS.get(name, GREY) for name in table.columns})
     return figure

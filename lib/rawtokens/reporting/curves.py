@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator, PercentFormatter, StrMethodFormatter
 
+from .bars import draw_bars
 from .drawing import (
     BLUE,
     COLOURS,
@@ -24,7 +25,6 @@ from .drawing import (
     SKY,
     WIDTH,
     Values,
-    bars,
     count_axis,
     legend,
     legend_of,
@@ -137,7 +137,7 @@ def bars_and_curves(
     figure = Figure(figsize=(WIDTH, 3.4 if curves is None else 6.2), layout="constrained")
     upper, *lower = figure.subplots(1 if curves is None else 2, 1, squeeze=False)[:, 0]
     parts = [name for name in table.columns if table[name].sum()]
-    bars(upper, table[parts])
+    draw_bars(upper, table[parts])
     upper.set(ylabel=bar_labels[0], xlabel=bar_labels[1])
     count_axis(upper.xaxis, most=5)
     legend(figure, {f"{part}: {int(table[part].sum()):,}": COLOURS.get(part, GREY) for part in parts})

@@ -1,7 +1,8 @@
-"""How the kit draws: the style, titles, histograms of lengths on log axes, stacked bars.
+"""How the kit draws: the style, titles, legends, histograms of lengths on log axes.
 
 Made for no value, for one and for 100,000. Groups are told apart by their place and a label first, by colour second.
-This module does not know what a row is; figures says what is drawn, and curves draws lines.
+This module does not know what a row is; figures says what is drawn, curves draws
+lines and bars draws bars.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -130,46 +130,6 @@ def length_histogram(groups: Mapping[str, Values], xlabel: str, *, nothing: str,
     return figure
 
 
-def stacked_bars(table: pd.DataFrame, total: str, *, xlabel: str, nothing: str) -> Figure:
-    """Horizontal stacked bars: a line of `table` a bar, a column a part; the column `total` is their sum."""
-    if table.empty or not table[total].sum():
-        return nothing_to_draw(nothing)
-    parts = [name for name in table.columns if name != total and table[name].sum()]
-    figure, axes = new_axes(height=1.5 + 0.36 * len(table))
-    bars(axes, table[parts])
-    totals = table[total].to_numpy("float64")
-    for place, end in enumerate(totals):
-        inside = [f"{int(table[part].iloc[place]):,} {part}" for part in parts if table[part].iloc[place]]
-        text = f"{int(end):,}" if len(inside) != 1 else inside[0]
-        axes.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center")
-    axes.set(xlabel=xlabel, xlim=(0, totals.max() * 1.35))
-    count_axis(axes.xaxis, most=5)
-    legend(figure, {f"{part}: {int(table[part].sum()):,}": COLOURS.get(part, GREY) for part in parts})
-    return figure
-
-
-def bars(axes: Axes, table: pd.DataFrame) -> None:
-    """Horizontal stacked bars, a line of `table` a bar from the top, a column a part in its colour of COLOURS.
-
-    A part's name stands in its longest bar where it fits.
-    """
-    names, left = [short_name(str(name)) for name in table.index], np.zeros(len(table))
-    places = np.arange(len(table))
-    whole = float(table.sum(axis=1).max()) or 1.0
-    for part in table.columns:
-        counts = table[part].to_numpy("float64")
-        colour = COLOURS.get(part, GREY)
-        axes.barh(places, counts, left=left, height=0.7, color=colour, edgecolor="white")
-        longest = int(counts.argmax())
-        if counts[longest] / whole > 0.03 * len(str(part)):
-            middle = float(left[longest] + counts[longest] / 2)
-            axes.text(middle, longest, str(part), ha="center", va="center", color=_readable_on(colour))
-        left = left + counts
-    axes.set_yticks(places, names)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-
-
 def mark_percentiles(axes: Axes, values: Values, *, form: str) -> None:
     """Lines at the median, the 90th and the 99th percentile, each with its value; a few values get a median alone."""
     marks = {"median": 0.5, "p90": 0.9, "p99": 0.99}
@@ -246,11 +206,6 @@ def nothing_to_draw(message: str) -> Figure:
 def values(column: pd.Series) -> Values:
     """A column as float64, null as NaN."""
     return column.to_numpy("float64")
-
-
-def _readable_on(colour: str) -> str:
-    red, green, blue = to_rgb(colour)
-    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.42 else INK
 
 
 def _log_edges(lengths: Values) -> Values:

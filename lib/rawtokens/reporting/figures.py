@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from .bars import stacked_bars
 from .completion_bias import Lengths, length_curves, state_table
 from .curves import bars_and_curves, name_lines, over_time, share_curves, thinned
 from .drawing import (
@@ -23,7 +24,6 @@ from .drawing import (
     log_axis,
     new_axes,
     nothing_to_draw,
-    stacked_bars,
     titled,
     values,
 )
@@ -203,7 +203,7 @@ def coverage(found: IdCounts) -> Figure:
     if curve.empty:
         return nothing_to_draw("no row that is not rejected has output ids")
     figure, axes = new_axes(height=3.6)
-    names = [name for name in ("all", *PARTS, "other rows") if curve[name].notna().any()]
+    names = [name for name in ("all", *PARTS, "other half") if curve[name].notna().any()]
     share_curves(
         axes,
         {name: curve[["ids", name]].rename(columns={name: "share"}) for name in names},

@@ -41,8 +41,8 @@ def truncation(rows: pd.DataFrame) -> str:
         return f"{text}. A larger limit closes no loop."
     if found.low is None or found.high is None:
         return (
-            f"{text}. Only {found.half:,} rows thought longer than half of that (a loop apart); below {FEWEST} nothing "
-            "is said about a larger limit."
+            f"{text}. Only {found.half:,} rows without a loop were still thinking at half of that; of fewer than "
+            f"{FEWEST} nothing is said about a larger limit."
         )
     low, high = more_rows(found)
     return (
@@ -207,9 +207,9 @@ def coverage(found: IdCounts) -> str:
     line = coverage_curve(found).set_index("ids").loc[32_000]
     text = f"{int(found.total.sum()):,} output ids hold {different:,} different ones"
     elsewhere = ""
-    if not np.isnan(line["other rows"]):
+    if not np.isnan(line["other half"]):
         elsewhere = (
-            f" Chosen on half of the rows they cover {line['other rows']:.2%} of the other half: nearer to what new "
+            f" Chosen on half of the rows they cover {line['other half']:.2%} of the other half: nearer to what new "
             "text will find."
         )
     if different <= 32_000:

@@ -24,7 +24,7 @@ SIZES = (8_000, 16_000, 32_000, 64_000, 128_000)
 """Sizes of draft vocabularies; SpecForge and speculators take 32,000 unless told otherwise."""
 
 PARTS = ("thinking", "behind the thinking")
-FORMATS = dict.fromkeys(("all", *PARTS, "other rows"), "{:.2%}")
+FORMATS = dict.fromkeys(("all", *PARTS, "other half"), "{:.2%}")
 """How a table shows the columns of `coverage_table`."""
 
 _ROWS = 256  # a block; of 4,000 ids each they take 4 MB
@@ -68,15 +68,15 @@ def count_ids(folder: Path) -> IdCounts:
 
 
 def coverage_curve(found: IdCounts, *, points: int = 200) -> pd.DataFrame:
-    """The share of ids that the n most frequent of all cover: columns ids (n), all, PARTS, `other rows`.
+    """The share of ids that the n most frequent of all cover: columns ids (n), all, PARTS, `other half`.
 
-    `other rows` is of half of the rows with the n most frequent ids of the other half, for what is counted and
+    `other half` is of half of the rows with the n most frequent ids of the other half, for what is counted and
     covered by the same rows looks better than it will be. NaN where a part has no ids.
     """
     total = found.total
     order = np.argsort(-total, kind="stable")[: int((total > 0).sum())]
     if not len(order):
-        return pd.DataFrame({name: [] for name in ("ids", "all", *PARTS, "other rows")}, dtype="float64")
+        return pd.DataFrame({name: [] for name in ("ids", "all", *PARTS, "other half")}, dtype="float64")
     sizes = np.unique(np.concatenate([np.geomspace(1, len(order), points).astype(int), SIZES]))
     parts = found.counts.sum(axis=0)
     return pd.DataFrame(
@@ -84,7 +84,7 @@ def coverage_curve(found: IdCounts, *, points: int = 200) -> pd.DataFrame:
             "ids": sizes,
             "all": _covered(total, order, sizes),
             **{name: _covered(parts[place], order, sizes) for place, name in enumerate(PARTS)},
-            "other rows": _covered_in_other_half(found, sizes),
+            "other half": _covered_in_other_half(found, sizes),
         }
     )
 
