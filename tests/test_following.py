@@ -371,11 +371,11 @@ def test_a_function_that_is_not_there_is_refused_before_anything_starts(target: 
 def test_one_turn_a_prompt_needs_no_tokenizer_in_stage_02(target: Tokenizer, tmp_path: Path) -> None:
     folder = prepare(tmp_path / "last", target, ROWS, PromptOptions(turns="last"))
     assert not has_turns(folder)
-    assert following_for(folder, msgspec.structs.replace(target.source, name="/nowhere")) is None
+    assert following_for(folder, tokenizer="/nowhere") is None
     assert derive_turns(folder, target) == {}
     assert not (folder / TURNS).exists()
     with pytest.raises(InputError, match="set `turns: each`"):
-        following_for(folder, target.source, tool_function="x:y")
+        following_for(folder, tokenizer="/nowhere", tool_function="x:y")
 
 
 def test_another_tokenizer_than_stage_01_s_is_refused(target: Tokenizer, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
         (SMALLEST.replace("org/model", "org/model, markers: {turn_end: E, opener: O}"), "opener but no closer"),
         (SMALLEST + "servers: {urls: []}\n", "name one server at least"),
         (SMALLEST + "servers: {max_in_flight: many}\n", "'many'; expected a positive number or auto"),
+        (SMALLEST.replace("prompts.json", "p.json, tool_function: 'a:b'"), "tool_function of B1 .* set turns: each"),
         (SMALLEST.replace("prompts.json", "p.json, turns: every"), "turns of B1 is 'every'"),
         (
             SMALLEST.replace("prompts.json", "p.json, control_tokens: drop"),

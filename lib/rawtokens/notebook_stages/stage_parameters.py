@@ -52,7 +52,10 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
     if stage == "02":
         window = settings.servers.max_in_flight
         sampling = {**msgspec.structs.asdict(settings.sampling), "seed": settings.sampling.seed or 0}
-        return {**place, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
+        taken = {**place, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
+        if settings.datasets[name].turns != "each":
+            return taken
+        return {**taken, **tokenizer, "tool_function": settings.datasets[name].tool_function or ""}
     if stage == "03":
         audit = settings.audit
         asked = {"replay_rows": audit.replay, "rerendered_rows": audit.rerender, "audit_seed": audit.seed}

@@ -4,7 +4,7 @@ This module does not know how a turn's prompt is made.
 """
 
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -12,23 +12,31 @@ from ..errors import InputError
 from ..runs import MANIFEST, read_manifest
 from ..shards import WHOLE, Shard
 from ..target.control_tokens import ControlTokens
-from ..target.id_bytes import IdBytes
-from ..target.rendering import PromptOptions
-from ..target.target_tokenizer import Tokenizer, TokenizerSource, load_tokenizer
 from .endings import has_turns
-from .following import Following
-from .talk import Reader
+
+if TYPE_CHECKING:
+    from ..target.target_tokenizer import Tokenizer
+    from .following import Following
+    from .talk import Reader
 
 _SAME = ("tokenizer_sha256", "chat_template_sha256", "prompt_encoder_sha256")
 
 
 def following_for(
-    folder: Path, source: TokenizerSource, *, tool_function: str = "", shard: Shard = WHOLE
-) -> Following | None:
-    """What `generate` needs to follow conversations; None where a data set has one turn a prompt.
+    folder: Path,
+    *,
+    tokenizer: str,
+    revision: str = "",
+    trust_remote_code: bool = False,
+    prompt_encoder: str = "",
+    markers: str = "",
+    tool_function: str = "",
+    shard: Shard = WHOLE,
+) -> "Following | None":
+    """What `generate` needs to follow conversations; None, and no tokenizer loaded, where one turn a prompt is made.
 
-    `source.template_date` is not asked: it is stage 01's. Raises as `load_tokenizer`, `reader_for` and `Following` do,
-    and InputError for a `tool_function` where there are no conversations.
+    The tokenizer's parameters are those of `load_tokenizer`; the template's date is stage 01's. Raises as that,
+    `reader_for` and `Following` do, and InputError for a `tool_function` where there are no conversations.
     """
     if not has_turns(folder):
         if tool_function:
@@ -36,21 +44,28 @@ def following_for(
                 "tool_function answers calls where every turn is generated; set `turns: each`, or take it out"
             )
         return None
-    tokenizer = load_tokenizer(
-        source.name,
-        revision=source.revision,
-        trust_remote_code=source.trust_remote_code,
-        prompt_encoder=source.prompt_encoder,
-        markers=source.markers,
+    from ..target.target_tokenizer import load_tokenizer  # seconds to import
+    from .following import Following
+
+    loaded = load_tokenizer(
+        tokenizer,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        prompt_encoder=prompt_encoder,
+        markers=markers,
     )
-    return Following(folder, reader_for(folder, tokenizer), tool_function=tool_function, shard=shard)
+    return Following(folder, reader_for(folder, loaded), tool_function=tool_function, shard=shard)
 
 
-def reader_for(folder: Path, tokenizer: Tokenizer) -> Reader:
+def reader_for(folder: Path, tokenizer: "Tokenizer") -> "Reader":
     """The reader of a data set's conversations, with stage 01's options and template date.
 
     Raises InputError where the tokenizer is not stage 01's, or has ids that are no bytes of text.
     """
+    from ..target.id_bytes import IdBytes
+    from ..target.rendering import PromptOptions
+    from .talk import Reader
+
     manifest = read_manifest(folder)
     for name in _SAME:
         if manifest.get(name) != tokenizer.identity[name]:
