@@ -38,6 +38,8 @@ from ..prompts import PROMPTS
 from ..records import Rejection, open_parquet
 from ..response_checks.checks import DEFAULT_POLICY
 from ..runs import read_manifest
+from ..turns.endings import has_turns
+from ..turns.retried import with_later_turns
 from .planned import count_missing
 from .retried_rows import RetriedRows, record_retried
 
@@ -98,6 +100,8 @@ def retry(plan: Plan, name: str, *, where: str | None = None) -> Retried:
             rejections = [item for item in generate if where is None or item.reason == reason]
         if reason in DEFAULT_POLICY and any(path.stat().st_size for path in journal_paths(folder)):
             numbers = _lines_with_reason(plan, name, reason)
+            if has_turns(folder):
+                numbers, rejections = with_later_turns(folder, numbers, rejections)
         lines = len(rejections) + sum(len(found) for found in numbers.values())
         if not lines:
             return Retried(lines=0, again=0, files=())
