@@ -243,6 +243,24 @@ def test_a_stage_before_its_prompts_says_what_to_run(
     assert notebooks.ran == []
 
 
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ("03", r"A/raw_responses\.jsonl is missing; run stage 02 for A first"),
+        ("04", r"A/verified\.parquet is missing; run stage 03 for A first"),
+    ],
+)
+def test_a_stage_before_its_inputs_starts_no_kernel(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path, stage: str, words: str
+) -> None:
+    folder = small_dataset.write(tmp_path / "outputs" / "tiny" / "A")
+    (folder / ("raw_responses.jsonl" if stage == "03" else "verified.parquet")).unlink()
+    only = msgspec.structs.replace(plan(settings, tmp_path, stage=stage), datasets=("A",), run_folder=folder.parent)
+    with pytest.raises(InputError, match=words):
+        run(notebooks, only)
+    assert notebooks.ran == []
+
+
 def test_what_is_missing_or_wrong_is_told_before_a_kernel_starts(
     notebooks: Notebooks, settings: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +367,7 @@ def test_shards_run_beside_each_other_and_each_shard_once(
 ) -> None:
     run(notebooks, plan(settings, tmp_path, stage="01", datasets=["A"]))
     folder = tmp_path / "outputs" / "demo" / "A"
+    (folder / "raw_responses.1-of-2.jsonl").touch()
     with journal.lock(folder / ".stages.lock", shared=True), journal.lock(folder / ".stages.1-of-2.lock"):
         with pytest.raises(LockedError, match="A is being written by process"):
             run(notebooks, sharded(settings, tmp_path, "1/2"))

@@ -38,6 +38,7 @@ _TITLES = {
     "04": "Report token statistics",
 }
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
+VERIFIED = "verified.parquet"
 STAGES_LOCK = ".stages.lock"
 _INDEX_LOCK = ".index.lock"
 _TURN_SECONDS = 600.0
@@ -152,10 +153,19 @@ def _check_inputs(plan: Plan) -> None:
                     raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
                 if not prompts.is_file():
                     raise InputError(f"{prompts} of {name} is no file; give a file, or a pattern such as {prompts}/*")
-        elif plan.stages != ("00",) and not (folder / PROMPTS).exists():
-            raise InputError(f"{folder / PROMPTS} is missing; run stage 01 for {name} first")
+        else:
+            _check_made(folder, plan.stages[0], name)
     if "00" in plan.stages or _lacking(plan):
         api_key_from(plan.settings.servers.api_key_env or "")
+
+
+def _check_made(folder: Path, stage: str, name: str) -> None:
+    """Refuse a stage that is asked for alone where the stages before it have not made what it reads."""
+    made = {"01": (folder / PROMPTS).exists(), "02": bool(journal_paths(folder)), "03": (folder / VERIFIED).exists()}
+    files = {"01": PROMPTS, "02": JOURNAL, "03": VERIFIED}
+    for earlier in sorted(made):
+        if earlier < stage and not made[earlier]:
+            raise InputError(f"{folder / files[earlier]} is missing; run stage {earlier} for {name} first")
 
 
 def _lacking(plan: Plan) -> set[str]:
