@@ -65,8 +65,7 @@ def test_a_run_leaves_a_clean_notebook_and_a_report(tmp_path: Path, monkeypatch:
         on_line=lines.append,
     )
 
-    assert lines[0] == sys.executable
-    assert lines[1].startswith(str(tmp_path))
+    assert lines[:2] == ["[python]/bin/python", ". [secret]"]
     assert {"0", "1", "2", "B{2} 5 2 True", "error line"} <= set(lines)
     for text in (executed.read_text(), report.read_text()):
         assert str(tmp_path) not in text
@@ -77,6 +76,48 @@ def test_a_run_leaves_a_clean_notebook_and_a_report(tmp_path: Path, monkeypatch:
     assert not {"parameters", "input_path", "output_path"} & set(read(executed, as_version=4).metadata.papermill)
     assert "<title>demo B2</title>" in report.read_text()
     assert '<th scope="row">limit</th><td>5</td><td>rows</td>' in report.read_text()
+
+
+def test_what_lies_elsewhere_is_named_without_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("work", "disk/outputs/demo/B1", "disk/prompts"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PLANTED_API_KEY", "planted-secret-value")
+    folder, prompts = tmp_path / "disk" / "outputs" / "demo" / "B1", tmp_path / "disk" / "prompts" / "a.jsonl"
+    notebook = write_notebook(
+        tmp_path / "01_try.ipynb",
+        f"print(dataset, '{folder}/x.parquet', '{folder.parent}')",
+        "import os\nfrom rawtokens.errors import InputError\n"
+        f"raise InputError(os.environ['PLANTED_API_KEY'] + ' {prompts} {folder}')",
+    )
+    executed, report = folder / "notebooks" / "01_try.ipynb", folder / "reports" / "01_try.html"
+    told: list[str] = []
+    with pytest.raises(InputError) as refusal:
+        execute_notebook(
+            notebook,
+            executed=executed,
+            report=report,
+            parameters={"dataset": str(prompts), "limit": 5},
+            title="t",
+            on_line=told.append,
+        )
+    assert told == ["a.jsonl B1/x.parquet demo"]
+    said, where = str(refusal.value).split("; the report shows the cell: ")
+    assert said == "01_try.ipynb: [secret] a.jsonl B1"
+    assert where == str(report)
+    for text in (executed.read_text(), report.read_text()):
+        assert str(tmp_path) not in text
+        assert "planted-secret-value" not in text
+
+
+def test_an_executed_notebook_stays_under_two_megabytes(tmp_path: Path) -> None:
+    show = "from IPython.display import display\ndisplay({'text/html': '<p>' + 'x' * 500_000}, raw=True)"
+    notebook = write_notebook(tmp_path / "01_big.ipynb", *[show] * 4, "print(('y' * 99 + chr(10)) * 30_000)")
+    executed = tmp_path / "e.ipynb"
+    execute_notebook(notebook, executed=executed, report=tmp_path / "r.html", parameters={}, title="t")
+    assert executed.stat().st_size < 2_000_000
+    assert executed.read_text().count("bytes is left out: the notebook would be too large]") == 1
+    assert executed.read_text().count("characters left out") == 1
 
 
 def test_a_failed_cell_decides_the_error_and_is_shown(tmp_path: Path) -> None:

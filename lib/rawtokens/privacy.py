@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from .errors import InputError
@@ -42,12 +42,12 @@ def refuse_key(name: str, value: str) -> None:
 class Scrubber:
     """Replaces the paths of this machine and the values of secret environment variables in text.
 
-    The current folder becomes `.`, the home folder `~`, Python's own folders `[python]`; a path elsewhere is what
-    the user passed, and stays. A home of two parts (/root) stays too: it names nobody and stands in many a
-    model's answer.
+    The current folder becomes `.`, the home folder `~`, Python's own folders `[python]`; of `given`, the values that a
+    run was given, an absolute path elsewhere becomes its last part, and the folder that it lies in alike. A path of two
+    parts (/root, /data) stays: it names nobody and stands in many a model's answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[object] = ()) -> None:
         folders: dict[str, str] = {}
         for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
             folders[path] = "[python]"
@@ -59,6 +59,7 @@ class Scrubber:
         for path in (str(Path.cwd()), os.environ.get("PWD", "")):
             if len(Path(path).parts) > 1 and Path(path).exists() and Path(path).samefile(Path.cwd()):
                 folders[path] = "."
+        folders |= {path: Path(path).name for path in _elsewhere(given, folders)}
         folders |= {str(Path(path).resolve()): name for path, name in folders.items()}
         self._folders = folders
         longest_first = sorted(folders, key=len, reverse=True)
@@ -81,6 +82,15 @@ class Scrubber:
             for key in value:
                 value[key] = self.tree(value[key])
         return value
+
+
+def _elsewhere(given: Iterable[object], known: Mapping[str, str]) -> Iterator[str]:
+    """The absolute paths among `given`, which `hub:` or `:function` may go with, and their folders, outside `known`."""
+    for value in given:
+        path = Path(str(value).removeprefix("hub:").partition(":")[0])
+        if not path.is_absolute() or any(path.is_relative_to(folder) for folder in known):
+            continue
+        yield from (str(part) for part in (path, path.parent) if len(part.parts) > 2)
 
 
 def _secrets(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -8,6 +8,7 @@ notebook does, nor whether it needs to run (`stages`).
 """
 
 import difflib
+import json
 import math
 from ast import literal_eval
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from .stages import forget_stage
 
 __all__ = ["check_parameters", "completed", "execute_notebook"]
 
+NOTEBOOK_LIMIT = 1_800_000  # bytes of outputs; an executed notebook stays under 2 MB
 PRINTED_LIMIT = 100_000  # characters of a cell's printed text that an executed notebook keeps
 
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
@@ -42,15 +44,16 @@ def execute_notebook(
 ) -> None:
     """Execute `notebook` into `executed` and render it into `report`, both written whole or not at all.
 
-    `on_line` gets each line that the notebook prints, as it comes. Raises InputError, before a kernel starts, for
-    a notebook or a parameter that can't be used; afterwards the RawTokensError that a cell raised, or RunStopped
-    for any other failure. The report is written in that case too, and the message says where.
+    `on_line` gets each line that the notebook prints, as it comes, without paths and secrets. Raises InputError,
+    before a kernel starts, for a notebook or a parameter that can't be used; afterwards the RawTokensError that a cell
+    raised, or RunStopped for any other failure. The report is written in that case too, and the message says where.
     """
     check_parameters(notebook, parameters)
     executed.parent.mkdir(parents=True, exist_ok=True)
     forget_stage(executed)
     running = executed.with_name(f"{executed.stem}.running.ipynb")
-    run = KernelRun(on_line)
+    scrubber = Scrubber([*parameters.values(), executed.parent.parent])
+    run = KernelRun((lambda line: on_line(scrubber.text(line))) if on_line else None)
     try:
         failure = run.execute(notebook, running, parameters)
         if not running.is_file():
@@ -69,7 +72,7 @@ def execute_notebook(
     error = _error(failure, result, notebook, run) if failure or run.signal_name else _unfinished(result, notebook)
     if error and (run.signal_name or not isinstance(failure, papermill.PapermillExecutionError)):
         _note(result, error)
-    _clean(result)
+    _clean(result, scrubber)
     try:
         nbformat.write(result, running)
         running.replace(executed)
@@ -77,7 +80,7 @@ def execute_notebook(
         running.unlink(missing_ok=True)
     render_report(executed, report, title=title)
     if error:
-        raise type(error)(f"{error}; the report shows the cell: {report}")
+        raise type(error)(f"{scrubber.text(str(error))}; the report shows the cell: {report}")
 
 
 def check_parameters(notebook: Path, parameters: Mapping[str, Parameter]) -> None:
@@ -156,15 +159,27 @@ def _note(result: NotebookNode, error: RawTokensError) -> None:
         cells[-1].outputs.append(output)
 
 
-def _clean(result: NotebookNode) -> None:
-    """Take out the machine's paths, secrets, and what papermill stored of both."""
+def _clean(result: NotebookNode, scrubber: Scrubber) -> None:
+    """Take out the machine's paths, secrets, what papermill stored of both, and what would make the file too large."""
     papermill_facts = result.metadata.get("papermill", {})
     for name in ("input_path", "output_path", "parameters", "environment_variables"):
         papermill_facts.pop(name, None)
+    used = 0
     for output in _outputs(result):
         if output.output_type == "stream":
             output.text = shortened(output.text, PRINTED_LIMIT)
-    Scrubber().tree(result)
+        size = len(json.dumps(output, ensure_ascii=False).encode())
+        used += size
+        if used > NOTEBOOK_LIMIT and output.output_type != "error" and not _is_marker(output):
+            note = f"[an output of {size:,} bytes is left out: the notebook would be too large]"
+            output.clear()
+            output.update(nbformat.v4.new_output("stream", name="stdout", text=note))
+            used -= size
+    scrubber.tree(result)
+
+
+def _is_marker(output: NotebookNode) -> bool:
+    return str(output.get("data", {}).get("text/plain", "")).startswith(COMPLETED)
 
 
 def _outputs(result: NotebookNode) -> list[NotebookNode]:
