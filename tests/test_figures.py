@@ -25,6 +25,7 @@ from rawtokens.reporting.display import figure_html
 from rawtokens.reporting.drawing import WIDTH, short_name, title_of
 from rawtokens.reporting.figure_titles import TITLES, figures_of
 from rawtokens.reporting.vocabulary_coverage import count_ids
+from rawtokens.training import training_figures
 
 OF_ROWS: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "reasoning_length": figures.reasoning_length,
@@ -155,7 +156,7 @@ def test_nothing_reaches_over_the_edge(folder: Path) -> None:
 def test_titles_and_figures_are_the_same_list() -> None:
     drawn = {
         name
-        for module in (figures, comparison_figures, audit_figures)
+        for module in (figures, comparison_figures, audit_figures, training_figures)
         for name, value in vars(module).items()
         if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
     }

@@ -34,8 +34,11 @@ TITLES = {
     "reasoning_by_sample": "How long each thinks",
     "median_differences": "Difference of medians between two runs",
     "first_differences": "Where greedy answers first differ",
+    "draft_coverage": "What a draft vocabulary covers",
+    "trainer_losses": "What trainers lose, by their length",
 }
-"""Figure functions of `figures`, `comparison_figures` and fidelity's `audit_figures`, by name, with their titles."""
+"""Figure functions of `figures`, `comparison_figures`, fidelity's `audit_figures` and training's `training_figures`, by
+name, with their titles."""
 
 _CALL = re.compile(r"figures\.(\w+)\(")
 

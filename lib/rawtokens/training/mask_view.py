@@ -66,8 +66,8 @@ def mask_html(key: str, blocks: list[Block], decoder: Decoder, *, special_ids: C
 def show_mask(
     rows: TrainingRows, settings: TrainingSettings, decoder: Decoder, *, special_ids: Collection[int]
 ) -> None:
-    """Show the row of `rows` that has most different parts, the shortest of those."""
-    if not len(rows.numbers):
+    """Show the row of `rows` that has most different parts, the shortest of those; without rows say so."""
+    if rows is None:
         display({"text/plain": "No row is left to train on."}, raw=True)  # type: ignore[no-untyped-call]
         return
     kinds = np.array([len(set(rows.runs.labels[rows.runs.rows == row].tolist())) for row in range(len(rows.numbers))])

@@ -8,7 +8,6 @@ import msgspec
 from ..errors import InputError
 
 FORMATS = ("parquet", "arrow", "specforge", "speculators", "torchspec")
-_LISTS = ("formats", "evaluation_prompts", "report_lengths")
 MASK_NAMES = ("sampled", "reasoning", "answer", "tool_calls")
 
 Truncated = Literal["keep", "drop", "generate_longer"]
@@ -70,11 +69,9 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise ValueError(f"training.{name} is {getattr(self, name)!r}; expected {expected}")
 
 
-def training_settings(**given: object) -> TrainingSettings:
-    """Settings from a notebook's scalars: lists as JSON text, 0 for no limit. Raises InputError."""
+def training_settings(text: str) -> TrainingSettings:
+    """Settings from a notebook's JSON object, the run file's `training`. Raises InputError."""
     try:
-        read: dict[str, object] = {name: msgspec.json.decode(str(given[name])) for name in _LISTS if name in given}
-        limit = given.get("max_length") or None
-        return msgspec.convert({**given, **read, "max_length": limit}, TrainingSettings)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise InputError(f"training settings: {error}") from error
+        return msgspec.json.decode(text, type=TrainingSettings)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"training is {text!r}: {error}; expected a JSON object as in a run file") from error
