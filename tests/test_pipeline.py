@@ -64,7 +64,8 @@ class Notebooks:
                 response = small_dataset.response("j#0/0", [1], start=9, seconds=1)
                 file.write(msgspec.json.encode(response) + b"\n")
         else:
-            names = {"00": ["server_check.json"], "04": ["summary.json"]}
+            names = {"00": ["server_check.json"], "04": ["summary.json"], "05": ["training/manifest.json"]}
+            (folder / "training").mkdir(exist_ok=True)
             for name in names.get(notebook.stem[:2], ["verified.parquet", "audits.parquet", "audits.json"]):
                 (folder / name).write_bytes(self.audits if name == "audits.json" else b"{}")
         for path in (executed, report):
@@ -102,7 +103,7 @@ def plan(settings: RunFile, folder: Path, *, stage: str = "", datasets: Sequence
     )
 
 
-EVERYTHING = ["01 A", "01 B", "00 demo", "02 A", "02 B", "03 A", "03 B", "04 A", "04 B"]
+EVERYTHING = ["01 A", "01 B", "00 demo", "02 A", "02 B", "03 A", "03 B", "04 A", "04 B", "05 A", "05 B"]
 
 
 def run(notebooks: Notebooks, todo: Plan, **options: object) -> list[str]:
@@ -119,7 +120,9 @@ def test_stages_run_in_order_and_nothing_unchanged_runs_again(
     assert (tmp_path / "outputs" / "demo" / "index.html").exists()
 
 
-AFTER_01 = ["01 A", "02 A", "03 A", "04 A"]
+AFTER_01 = ["01 A", "02 A", "03 A", "04 A", "05 A"]
+
+MODEL = ["01 A", "03 A", "05 A"]  # what a tokenizer decides
 
 
 def outputs(folder: Path, name: str) -> Path:
@@ -128,8 +131,8 @@ def outputs(folder: Path, name: str) -> Path:
 
 CHANGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "prompt file": (lambda folder: (folder / "a.jsonl").write_text("new"), ["01 A"]),
-    "chat template": (lambda folder: (folder / "model" / "chat_template.jinja").write_text("new"), ["01 A", "03 A"]),
-    "tokenizer config": (lambda folder: (folder / "model" / "tokenizer_config.json").write_text("n"), ["01 A", "03 A"]),
+    "chat template": (lambda folder: (folder / "model" / "chat_template.jinja").write_text("new"), MODEL),
+    "tokenizer config": (lambda folder: (folder / "model" / "tokenizer_config.json").write_text("n"), MODEL),
     "weights": (lambda folder: (folder / "model" / "model.safetensors").write_text("new"), []),
     "prompts.parquet lost": (lambda folder: outputs(folder, "prompts.parquet").unlink(), ["01 A"]),
     "prompts.parquet cut": (lambda folder: outputs(folder, "prompts.parquet").write_bytes(b"PAR1"), ["01 A"]),
@@ -168,7 +171,7 @@ def test_a_smaller_limit_runs_every_stage_and_needs_no_server(
         ("sampling", {"temperature": 0.5}, ["02 A"]),
         ("sampling", {"max_new_tokens": 9}, ["02 A"]),
         ("model", {"template_kwargs": {"thinking": False}}, ["01 A"]),
-        ("model", {"revision": "main"}, ["01 A", "03 A"]),
+        ("model", {"revision": "main"}, MODEL),
         ("servers", {"urls": ("http://two:1",), "max_in_flight": 3}, []),
     ],
 )
@@ -234,7 +237,7 @@ def test_a_replay_without_its_server_is_tried_again_where_the_stage_is_asked_for
     assert [run(notebooks, only_03), run(notebooks, only_03)] == [["03 A"], []]
 
 
-@pytest.mark.parametrize("stage", ["02", "03", "04"])
+@pytest.mark.parametrize("stage", ["02", "03", "04", "05"])
 def test_a_stage_before_its_prompts_says_what_to_run(
     notebooks: Notebooks, settings: RunFile, tmp_path: Path, stage: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_what_is_there_is_counted_and_nothing_is_written(plan: Plan, folder: Pat
         "  02_generate_responses: not run",
         "  03_verify_responses: not run",
         "  04_report_token_statistics: not run",
+        "  05_export_training_data: not run",
         "  verified: 4 accept, 3 flag, 1 reject",
     ]
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before

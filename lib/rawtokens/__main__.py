@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="execute a run file's notebooks, from prompts to report")
     run.add_argument("run_file", type=Path, metavar="RUN.yaml")
     run.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
-    run.add_argument("--stage", metavar="NN", help="this stage alone: 00, 01, 02, 03 or 04")
+    run.add_argument("--stage", metavar="NN", help="this stage alone: 00, 01, 02, 03, 04 or 05")
     run.add_argument("--shard", default="", metavar="I/N", help="with --stage 02: this part of each data set alone")
     run.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     run.add_argument("--demo-server", action="store_true", help="start the demo's server where one is needed")

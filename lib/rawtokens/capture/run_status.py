@@ -31,7 +31,7 @@ from .progress_reports import ProgressFile, duration, in_words, read_progress
 FRESH_SECONDS = 60.0  # a run writes every three seconds; a busy disk or a clock that is off takes more
 _BLOCK = 1 << 22
 _MOST_CHANGES = 4
-_DATASET_STAGES = ("01", "02", "03", "04")
+_DATASET_STAGES = ("01", "02", "03", "04", "05")
 
 
 def status_lines(plan: Plan) -> Iterator[str]:

@@ -29,6 +29,7 @@ NOTEBOOKS = {
     "02": "02_generate_responses",
     "03": "03_verify_responses",
     "04": "04_report_token_statistics",
+    "05": "05_export_training_data",
 }
 _TITLES = {
     "00": "Check a server",
@@ -36,6 +37,7 @@ _TITLES = {
     "02": "Generate responses",
     "03": "Verify responses",
     "04": "Report token statistics",
+    "05": "Export training data",
 }
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
 VERIFIED = "verified.parquet"
@@ -98,7 +100,7 @@ def run_stages(
             _check_server(plan, on_line, urls)
         elif plan.one_stage:
             _check_server(plan, on_line, urls)
-        for stage in ("02", "03", "04"):
+        for stage in ("02", "03", "04", "05"):
             for name in plan.datasets:
                 _run(plan, stage, name, on_line, urls, again=stage == "02" and name in lacking)
         if plan.shard != WHOLE or ("03" in plan.stages and "02" not in plan.stages):
@@ -282,6 +284,12 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
     if stage == "03":
         made = [folder / name for name in ("verified.parquet", "audits.parquet", "audits.json")]
         return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], made
+    if stage == "05":
+        compared = [Path(file) for file in plan.settings.training.evaluation_prompts]
+        training = folder / "training"
+        made = [path for path in training.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        read = [folder / PROMPTS, folder / "verified.parquet", *journals, *_tokenizer_files(plan), *compared]
+        return read, [training / "manifest.json", *sorted(made)]
     read = [folder / name for name in (PROMPTS, "verified.parquet", "completion.json")]
     return [*read, *rejection_paths(folder), *journals], [folder / "summary.json"]
 

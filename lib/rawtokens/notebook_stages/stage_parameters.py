@@ -13,6 +13,7 @@ from ..records import Json
 from ..run_file import RunFile
 from ..target.control_tokens import ControlTokens
 from ..target.rendering import PromptOptions
+from ..training.settings import TrainingSettings
 
 Scalar = str | int | float | bool
 
@@ -60,6 +61,11 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
         audit = settings.audit
         asked = {"replay_rows": audit.replay, "rerendered_rows": audit.rerender, "audit_seed": audit.seed}
         return {**place, **tokenizer, **servers, **asked}
+    if stage == "05":
+        usual = TrainingSettings()
+        chosen = msgspec.structs.asdict(settings.training).items()
+        kept = {name: value for name, value in chosen if value != getattr(usual, name)}
+        return {**place, **tokenizer, "training": msgspec.json.encode(kept).decode()}
     return place
 
 
