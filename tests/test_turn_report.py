@@ -7,6 +7,7 @@ import pytest
 from test_following import ROWS, Model, prepare, run, speak
 
 from rawtokens.errors import InputError
+from rawtokens.fidelity.audit_rows import conversation_of, read_conversations
 from rawtokens.reporting.throughput import read_timings
 from rawtokens.target.rendering import PromptOptions
 from rawtokens.target.target_tokenizer import Tokenizer
@@ -118,3 +119,15 @@ def test_what_the_servers_had_cached_is_told_by_turn(folder: Path) -> None:
     assert table["share cached"].round(1).tolist() == [0.0, 0.5, 0.5]
     assert report.cache_said(table).endswith("the servers had 50% in their prefix cache.")
     assert report.cache_said(table[:1]) == "There are no later turns yet."
+
+
+def test_audits_find_the_conversation_of_every_turn(folder: Path) -> None:
+    keys = ["a#1/x#0/0", "a#1/x#1/0", "b#2/0"]
+    found = read_conversations(folder, keys)
+    roles = {key: [message["role"] for message in getattr(conversation_of(found, key), "messages", ())] for key in keys}
+    assert roles == {
+        "a#1/x#0/0": ["user"],
+        "a#1/x#1/0": ["user", "assistant", "tool"],
+        "b#2/0": ["user", "assistant", "tool", "assistant", "user"],
+    }
+    assert conversation_of(found, "a#1/x#9/0") is None

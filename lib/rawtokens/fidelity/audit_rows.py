@@ -3,13 +3,13 @@
 This module does not know what is asked of a row.
 """
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from ..errors import InputError
-from ..records import Conversation, open_parquet
+from ..records import Conversation, Json, open_parquet
 from ..reporting.samples import Sample
 from ..response_checks.response_columns import IdLists
 
@@ -54,8 +54,12 @@ def read_keys(path: Path, *, rejected: bool = True) -> dict[int, str]:
 
 
 def read_conversations(folder: Path, keys: Collection[str]) -> dict[str, Conversation]:
-    """The conversations of the generations `keys`, by prompt key, as prompts.parquet has them."""
-    wanted = {prompt_key(key) for key in keys}
+    """The conversations of the generations `keys`: by prompt key as prompts.parquet has them, and later turns' by key.
+
+    A later turn's is the one that its prompt was made of (turns.parquet); there is none where that is not known.
+    """
+    later = _later_messages(folder, keys)
+    wanted = {prompt_key(key) for key in keys} | {_first_prompt(key) for key in later}
     found: dict[str, Conversation] = {}
     decode = msgspec.json.decode
     with open_parquet(folder / "prompts.parquet") as file:
@@ -71,7 +75,33 @@ def read_conversations(folder: Path, keys: Collection[str]) -> dict[str, Convers
                         template_kwargs=decode(row["template_kwargs"]),
                         continue_final=bool(messages) and messages[-1].get("role") == "assistant",
                     )
+    for key, messages in later.items():
+        if first := found.get(_first_prompt(key)):
+            found[key] = msgspec.structs.replace(first, messages=messages)
     return found
+
+
+def conversation_of(conversations: Mapping[str, Conversation], key: str) -> Conversation | None:
+    """The conversation of a generation, of what `read_conversations` gave."""
+    return conversations.get(key) or conversations.get(prompt_key(key))
+
+
+def _later_messages(folder: Path, keys: Collection[str]) -> dict[str, tuple[dict[str, Json], ...]]:
+    """The messages of later turns among `keys`."""
+    path = folder / "turns.parquet"
+    if not path.exists():
+        return {}
+    with open_parquet(path) as file:
+        return {
+            row["key"]: tuple(msgspec.json.decode(row["messages"]))
+            for batch in file.iter_batches(batch_size=1024, columns=["key", "turn", "messages"])
+            for row in batch.to_pylist()
+            if row["turn"] and row["messages"] and row["key"] in keys
+        }
+
+
+def _first_prompt(key: str) -> str:
+    return f"{prompt_key(key).rpartition('#')[0]}#0"
 
 
 def prompt_key(key: str) -> str:

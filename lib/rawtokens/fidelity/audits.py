@@ -20,7 +20,7 @@ from ..target.id_bytes import IdBytes
 from ..target.target_tokenizer import Tokenizer
 from ..target.tool_arguments import Form, wanted_form
 from .audit_records import Audits, Example, rate, write_audits
-from .audit_rows import prompt_key, read_conversations, read_keys, read_rows
+from .audit_rows import conversation_of, read_conversations, read_keys, read_rows
 from .drift import Drift, drift_of
 from .replies import Unread
 from .rerendering import Rerendered, rerender
@@ -69,7 +69,7 @@ def audit_drift(folder: Path, tokenizer: Tokenizer, *, rerendered_rows: int = RE
                 drifts = drift_of(samples, table)
                 lines = []
                 for place, (sample, drift) in enumerate(zip(samples, drifts, strict=True), start):
-                    conversation = conversations.get(prompt_key(sample.key)) if place in chosen else None
+                    conversation = conversation_of(conversations, sample.key) if place in chosen else None
                     again = _rerendered(sample, drift, conversation, table, form, date) if place in chosen else None
                     lines.append(_line(sample, drift, again))
                 writer.write_table(pa.Table.from_pylist(lines, schema=AUDITS_SCHEMA))

@@ -16,7 +16,7 @@ from ..runs import read_manifest
 from ..target.id_bytes import IdBytes, Integers, first_difference
 from ..target.target_tokenizer import Tokenizer
 from ..target.tool_arguments import wanted_form
-from .audit_rows import prompt_key, read_conversations, read_keys, read_rows
+from .audit_rows import conversation_of, read_conversations, read_keys, read_rows
 from .audits import AUDITS_TABLE
 from .drift import retokenise
 from .replies import Unread
@@ -62,7 +62,7 @@ def sampled_versions(folder: Path, tokenizer: Tokenizer, rows: int, seed: int) -
             if again != output:
                 places = table.partners(output, again)
                 yield _version(sample, "retokenised", [*prompt, *again], len(prompt), places, drawn=drawn_row)
-            conversation = conversations.get(prompt_key(sample.key))
+            conversation = conversation_of(conversations, sample.key)
             try:
                 made = rerender(sample, conversation, table, form=form, template_date=date) if conversation else None
             except Unread:

@@ -40,6 +40,7 @@ TURNS_SCHEMA = pa.schema(
         pa.field("prompt_tokens", pa.int32(), nullable=False),
         pa.field("output_tokens", pa.int32(), nullable=False),
         pa.field("cached_tokens", pa.int32(), nullable=False),
+        pa.field("messages", pa.string()),  # JSON: the conversation that the prompt renders; null where made is unknown
     ]
 )
 
@@ -107,6 +108,7 @@ def _derived(
             "prompt_tokens": len(response.prompt_ids),
             "output_tokens": len(response.output_ids),
             "cached_tokens": response.cached_tokens,
+            "messages": None if made == "unknown" else msgspec.json.encode(talk.conversation.messages).decode(),
         }
         whole = turn == place and (turn == 0 or isinstance(expected, NextTurn))
         expected = next_turn(talk, response, reader, results) if whole and place + 1 < len(responses) else None

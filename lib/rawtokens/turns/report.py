@@ -17,7 +17,7 @@ from ..journal import journal_paths, read_keys
 from ..prompts import prompt_batches
 from ..records import open_parquet
 from ..reporting.decoded import Decoder, Segment, show_segments
-from .derived import TURNS
+from .derived import TURNS, TURNS_SCHEMA
 from .endings import COMPLETE, has_turns, read_endings
 from .keys import TurnKey, split_key
 from .script import Message, expected_turns, read_script
@@ -124,11 +124,13 @@ def cache_said(table: pd.DataFrame) -> str:
 
 
 def read_turns(folder: Path) -> pd.DataFrame:
-    """turns.parquet, a row a turn. Raises InputError where stage 03 has not made it."""
+    """turns.parquet, a row a turn, without messages. Raises InputError where stage 03 has not made it."""
     path = folder / TURNS
     if not path.exists():
         raise InputError(f"{path} is missing; run notebook 03_verify_responses for this data set first")
-    turns: pd.DataFrame = pq.read_table(path).to_pandas()
+    turns: pd.DataFrame = pq.read_table(
+        path, columns=[name for name in TURNS_SCHEMA.names if name != "messages"]
+    ).to_pandas()
     return turns
 
 
