@@ -21,6 +21,7 @@ from ..prompts import PROMPTS
 from ..run_file import RunFile, looks_like_path
 from ..runs import MANIFEST, guard_settings
 from ..shards import WHOLE, Shard
+from ..turns.endings import ended_files
 from .stage_parameters import Scalar, prompt_options, shown_settings, stage_parameters
 
 NOTEBOOKS = {
@@ -282,8 +283,9 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
         own = [folder / plan.shard.file_name(JOURNAL)]
         return [folder / PROMPTS], own if plan.shard != WHOLE else journals or own
     if stage == "03":
-        made = [folder / name for name in ("verified.parquet", "audits.parquet", "audits.json")]
-        return [folder / PROMPTS, *journals, *_tokenizer_files(plan)], made
+        turns = ["turns.parquet"] if plan.settings.datasets[name].turns == "each" else []
+        made = [folder / name for name in ("verified.parquet", "audits.parquet", "audits.json", *turns)]
+        return [folder / PROMPTS, *journals, *ended_files(folder), *_tokenizer_files(plan)], made
     if stage == "05":
         compared = [Path(file) for file in plan.settings.training.evaluation_prompts]
         training = folder / "training"
