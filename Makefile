@@ -13,7 +13,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine vllm demo test test-vllm test-trainers trainers test-chromium lab check bench chaos drift-study lock
+.PHONY: setup engine vllm demo test test-vllm test-trainers trainers test-chromium lab check bench chaos drift-study study study-short test-study lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -24,7 +24,7 @@ demo: ## everything: both environments, the demo model, a real server, the repor
 test: ## unit tests, the notebooks, and the tests on the real server
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
-	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm and not chromium and not trainers"
+	@.venv/bin/python -m pytest --numprocesses 2 -m "not engine and not vllm and not chromium and not trainers and not study"
 	@.venv/bin/python -m pytest -m engine
 
 test-vllm: ## the tests on the real vLLM, its greedy ids beside SGLang's
@@ -40,6 +40,12 @@ test-trainers: ## speculators' and SpecForge's own loading code on exported file
 	@$(CHECK_PYTHON)
 	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory -j2 .venv/.ready trainers
 	@.venv/bin/python -m pytest -m trainers
+
+test-study: ## two draft models trained on the CPU, as captured against re-rendered; some minutes
+	@$(CHECK_PYTHON)
+	@$(SET_UP_BOTH)
+	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-speculators/.ready
+	@.venv/bin/python -m pytest -m study
 
 lab: ## JupyterLab on the notebooks with a demo server running
 	@$(CHECK_PYTHON)
@@ -65,6 +71,18 @@ drift-study: ## how often re-tokenising changes what a real model said; download
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@.venv/bin/python -m rawtokens.demo.drift_study
+
+study: ## what infidelity costs a draft model: 21 EAGLE-3 heads on the CPU, about an hour on two idle cores
+	@$(CHECK_PYTHON)
+	@$(SET_UP_BOTH)
+	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-speculators/.ready .venv-vllm/.ready
+	@.venv/bin/python -m rawtokens.study
+
+study-short: ## the same with two arms and one seed, some minutes
+	@$(CHECK_PYTHON)
+	@$(SET_UP_BOTH)
+	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-speculators/.ready
+	@.venv/bin/python -m rawtokens.study --form short
 
 setup: .venv/.ready ## the client's environment
 engine: .venv-sglang/.ready ## the CPU engine's environment

@@ -14,7 +14,7 @@ from rawtokens.demo.server import DemoServer
 from rawtokens.notebook_stages.pipeline import NOTEBOOKS
 
 ROOT = Path(__file__).parents[1]
-NO_STAGE = ["07_compare_runs"]  # over whole runs
+NO_STAGE = ["06_compare_drafters", "07_compare_runs"]  # over a study, over whole runs
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 

@@ -1,0 +1,60 @@
+"""How large a study is: prompts, arms, seeds, and what a head is trained on. It does not know what is done with it."""
+
+import msgspec
+
+from ..errors import InputError
+
+ARMS = {
+    "verbatim": "as captured",
+    "boundary_shift": "as captured, mask begins one id earlier",
+    "retokenised": "decoded and re-tokenised",
+    "reasoning_kept": "parsed, re-rendered, reasoning kept",
+    "template": "parsed, re-rendered by the template",
+    "corpus": "the target's training corpus",
+    "other_author": "another author's answers",
+}
+"""Every arm with its name in words, in the order in which they are shown; `verbatim` is what the others are held to."""
+VERBATIM = "verbatim"
+PARTS = ("reasoning", "answer", "tool calls")
+DRAFT_LENGTH = 4
+LAYERS = (1, 2, 3)
+"""Whose states a head sees, of the demo model's four layers; speculators' default (2, half, last but 3) needs more."""
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """One size of the study. `unique_ids` are an arm's supervised ids in one epoch, `step_ids` those of one step."""
+
+    name: str
+    prompts: int
+    evaluation_prompts: int
+    arms: tuple[str, ...] = tuple(ARMS)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    unique_ids: int = 24_000
+    epochs: int = 3
+    step_ids: int = 192
+    draft_vocabulary: int = 1_024
+    learning_rate: float = 1e-3
+    confirmed: tuple[str, ...] = (VERBATIM, "template")
+
+
+FORMS = {
+    "full": Form(name="full", prompts=1_500, evaluation_prompts=240),
+    "short": Form(
+        name="short",
+        prompts=160,
+        evaluation_prompts=40,
+        arms=(VERBATIM, "template"),
+        seeds=(1,),
+        unique_ids=2_400,
+        epochs=4,
+        step_ids=96,
+        confirmed=(),
+    ),
+}
+
+
+def form_of(name: str) -> Form:
+    """A form by its name. Raises InputError."""
+    if name not in FORMS:
+        raise InputError(f"there is no form {name!r} of the study; expected one of {', '.join(FORMS)}")
+    return FORMS[name]
