@@ -137,6 +137,8 @@ def test_a_run_that_ended_early_says_so(folder: Path) -> None:
 
 def test_what_is_missing_is_named(folder: Path) -> None:
     (folder / "run.json").unlink()
+    assert "does not say how this data was captured" in write_data_card(folder, "B1")
+    assert not (folder / "data_card.md").exists()
     with pytest.raises(InputError, match=r"no run.json of a capture"):
         data_card(folder, "B1")
     (folder / "summary.json").unlink()

@@ -65,8 +65,11 @@ _CAPTURED = {  # words: key of run.json
 def write_data_card(folder: Path, dataset: str) -> str:
     """Write data_card.md and data_card.html into a data set's folder; returns what is left to do, in a sentence.
 
-    Raises InputError where a stage's file is missing, RunStopped where nothing can be written.
+    Data that no stage 02 captured has no card, and the sentence says so. Raises InputError where a stage's file is
+    missing, RunStopped where nothing can be written.
     """
+    if "fingerprint" not in read_manifest(folder):
+        return f"There is no {CARD}: run.json, which notebook 02 writes, does not say how this data was captured."
     card = data_card(folder, dataset)
     write_atomically(folder / CARD, card.encode())
     text = card.split("\n---\n", 1)[1]
