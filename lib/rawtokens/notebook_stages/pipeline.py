@@ -292,8 +292,9 @@ def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
         made = [path for path in training.rglob("*") if path.is_file() and not path.name.startswith(".")]
         read = [folder / PROMPTS, folder / "verified.parquet", *journals, *_tokenizer_files(plan), *compared]
         return read, [training / "manifest.json", *sorted(made)]
-    read = [folder / name for name in (PROMPTS, "verified.parquet", "completion.json")]
-    return [*read, *rejection_paths(folder), *journals], [folder / "summary.json"]
+    read = [folder / name for name in (PROMPTS, VERIFIED, "completion.json", "audits.json", MANIFEST)]
+    cards = [path for path in (folder / "data_card.md", folder / "data_card.html") if path.exists()]
+    return [*read, *rejection_paths(folder), *journals], [folder / "summary.json", *cards]
 
 
 def _tokenizer_files(plan: Plan) -> list[Path]:
