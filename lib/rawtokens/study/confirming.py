@@ -36,7 +36,7 @@ def _confirm(ground: Ground, head: Head, on_line: Callable[[str], None]) -> Conf
             "arm": head.arm,
             "seed": head.seed,
             "model": str(ground.model),
-            "head": str(head_folder(ground.place, head.arm)),
+            "head": str(head_folder(ground.place, head.arm, head.digest)),
             "draft_length": DRAFT_LENGTH,
             "evaluation": str(ground.place / "evaluation.jsonl"),
             "max_new_tokens": MAX_NEW_TOKENS,

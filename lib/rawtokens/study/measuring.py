@@ -62,19 +62,27 @@ def read_heads(ground: Ground, arm: ArmFacts, form: Form) -> list[Head]:
     """The results on record of an arm as it stands now, by seed."""
     path, digest = ground.place / arm.arm / "results.jsonl", _digest(ground, arm, form)
     lines = path.read_bytes().splitlines() if path.exists() else []
-    heads = (msgspec.json.decode(line, type=Head) for line in lines if line.endswith(b"}"))
-    found = {head.seed: head for head in heads if head.digest == digest}
+    found = {head.seed: head for line in lines if (head := _head(line)) and head.digest == digest}
     return [found[seed] for seed in form.seeds if seed in found]
 
 
-def head_folder(place: Path, arm: str) -> Path:
+def head_folder(place: Path, arm: str, digest: str) -> Path:
     """Where the head of the first seed of a confirmed arm is kept."""
-    return place / arm / "head"
+    return place / arm / f"head-{digest}"
+
+
+def _head(line: bytes) -> Head | None:
+    """None for a line that a kill tore: its head is trained again."""
+    try:
+        return msgspec.json.decode(line, type=Head)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _lacking(ground: Ground, arm: ArmFacts, form: Form) -> list[int]:
     done = {head.seed for head in read_heads(ground, arm, form)}
-    if arm.arm in form.confirmed and not (head_folder(ground.place, arm.arm) / "config.json").exists():
+    kept = head_folder(ground.place, arm.arm, _digest(ground, arm, form))
+    if arm.arm in form.confirmed and not (kept / "model.safetensors").exists():
         done.discard(form.seeds[0])
     return [seed for seed in form.seeds if seed not in done]
 
@@ -92,7 +100,7 @@ def _measure(ground: Ground, arm: ArmFacts, seeds: Sequence[int], form: Form) ->
         "results": str(place / arm.arm / "results.jsonl"),
         "seeds": seeds,
         "saved_seeds": form.seeds[:1] if arm.arm in form.confirmed else [],
-        "head": str(head_folder(ground.place, arm.arm)),
+        "head": str(head_folder(place, arm.arm, _digest(ground, arm, form))),
         **_settings(form),
     }
     path = place / arm.arm / "job.json"

@@ -1,7 +1,6 @@
 """`python -m rawtokens.study.heads JOB.json`: train an arm's heads, one a seed, and measure each; a JSON line a head.
 
-Run with the Python of `.venv-speculators`. The job names folders and numbers; a seed that the results hold already is
-not trained again. This module does not know what an arm is.
+Run with the Python of `.venv-speculators`. The job names folders and numbers. This module does not know what an arm is.
 """
 
 import json
@@ -14,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .acceptance import Greedy, accepted_by_prompt
+from .acceptance import accepted_by_sequence
 from .target import Target
 from .training import new_head, read_rows, train
+from .walking import Greedy
 
 PARTS = 3
 
@@ -33,7 +33,7 @@ def main(path: str) -> None:
         head = new_head(model, target, vocabulary, draft_length=job["draft_length"], seed=seed)
         facts = train(head, rows, seed=seed, draft_length=job["draft_length"], **job["training"])
         started = time.monotonic()
-        counts = list(accepted_by_prompt(head, target, sequences, draft_length=job["draft_length"], parts=PARTS))
+        counts = list(accepted_by_sequence(head, target, sequences, draft_length=job["draft_length"], parts=PARTS))
         facts["evaluate_seconds"] = time.monotonic() - started
         if seed in job["saved_seeds"]:
             head.save_pretrained(job["head"])

@@ -6,9 +6,8 @@ steps; its rows go through the head in parts that bound the attention's memory. 
 decides. This module does not know where the rows come from.
 """
 
-import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from speculators.train.data import ArrowDataset, CollateFn
 from transformers import LlamaConfig
 
 from .target import Target, TargetStates
+from .walking import parts_of, steps_of
 
 CLIP = 1.0
 
@@ -103,37 +103,3 @@ def collated(rows: ArrowDataset, part: Sequence[int], hidden_size: int) -> dict[
     batch: dict[str, torch.Tensor] = collate([rows[row] for row in part])
     batch.pop("error_records")
     return batch
-
-
-def steps_of(supervised: Sequence[int], step_ids: int, *, seed: int) -> Iterator[list[int]]:
-    """Rows in an order of the seed's, cut where `step_ids` more supervised ids are full.
-
-    As many steps for equal ids, whatever the rows' lengths.
-    """
-    order = list(range(len(supervised)))
-    random.Random(seed).shuffle(order)
-    step: list[int] = []
-    done = full = 0
-    for row in order:
-        step.append(row)
-        done += supervised[row]
-        if done >= step_ids * (full + 1):
-            full += 1
-            yield step
-            step = []
-    if step:
-        yield step
-
-
-def parts_of(step: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """The rows of a step in parts of at most `most` positions, or of one longer row."""
-    part: list[int] = []
-    size = 0
-    for row in step:
-        if part and size + lengths[row] - 1 > most:
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += lengths[row] - 1
-    if part:
-        yield part
