@@ -1,0 +1,104 @@
+"""README's commands: every one is run somewhere or says why not, and the command line takes each as it stands."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_dataset
+
+from rawtokens.__main__ import _parser
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+COMMANDS = ("make", "rawtokens", "papermill", "python")
+
+RUN_BY: dict[str, tuple[str, str]] = {  # a command in a code block: the file that runs it, and how it stands there
+    "make demo": (".ci/run", "make demo"),
+    "make test": (".ci/run", "make test"),
+    "rawtokens run notebooks/demo.yaml": ("Makefile", "$(RUN) run notebooks/demo.yaml --demo-server"),
+    "rawtokens run RUN.yaml --dataset B1_glaive --stage 02": ("tests/test_pipeline.py", 'stage="02", datasets=["B"]'),
+    "rawtokens status RUN.yaml": ("tests/test_main.py", 'main(["status"'),
+    "rawtokens retry RUN.yaml --dataset B1_glaive": ("tests/test_retrying.py", '"retry"'),
+    "rawtokens compare outputs/RUN_A outputs/RUN_B": ("tests/test_report_notebooks.py", 'main(["compare"'),
+    "papermill --cwd notebooks notebooks/03_verify_responses.ipynb OUT.ipynb -f params.yaml": (
+        "tests/test_readme.py",
+        "papermill --cwd",
+    ),
+    "rawtokens check-server http://HOST:30000 --tokenizer moonshotai/Kimi-K2.5 --revision COMMIT --trust-remote-code": (
+        "tests/test_main.py",
+        "check-server",
+    ),
+}
+NOT_RUN = {  # with the reason; the rest of them is tried on the demo's model
+    "python -m sglang.launch_server --model-path moonshotai/Kimi-K2.5 --revision COMMIT --trust-remote-code --tp 8 "
+    "--host 0.0.0.0 --port 30000": "needs eight GPUs",
+    "rawtokens run notebooks/kimi_k25.yaml": "needs that server",
+}
+
+
+def in_blocks() -> list[str]:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    lines = [re.split(r"\s{2,}#|\s#\s", line)[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.split(" ")[0] in COMMANDS]
+
+
+def everywhere(program: str) -> list[str]:
+    """The commands of one program, in blocks and in the text."""
+    return [*in_blocks(), *re.findall(rf"`({program} [^`]+)`", README)]
+
+
+def test_every_command_of_a_block_is_run_or_says_why_not() -> None:
+    assert len(in_blocks()) > 8
+    assert [line for line in in_blocks() if line not in RUN_BY and line not in NOT_RUN] == []
+
+
+@pytest.mark.parametrize("command", RUN_BY)
+def test_what_is_said_to_run_a_command_holds_it(command: str) -> None:
+    file, words = RUN_BY[command]
+    assert command in in_blocks()
+    assert words in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", [line for line in everywhere("rawtokens") if line.startswith("rawtokens ")])
+def test_the_command_line_takes_it(line: str) -> None:
+    arguments = shlex.split(line)[1:]
+    if arguments in (["run"], ["retry"]):  # named in a sentence
+        return
+    assert callable(_parser().parse_args(arguments).command)
+
+
+@pytest.mark.parametrize("line", [line for line in everywhere("make") if line.startswith("make ")])
+def test_make_has_the_target(line: str) -> None:
+    assert re.search(rf"^{shlex.split(line)[1]}:", MAKEFILE, flags=re.MULTILINE)
+
+
+def test_a_notebook_runs_by_papermill_alone(tmp_path: Path, kimi_folder: Path) -> None:
+    """README's command with its words filled in: `papermill --cwd notebooks ... -f params.yaml`."""
+    folder = small_dataset.write(tmp_path / "my_data")
+    expected = (folder / "verified.parquet").read_bytes()
+    (folder / "verified.parquet").unlink()
+    params = tmp_path / "params.yaml"
+    params.write_text(f"output_dir: {folder}\ntokenizer: {kimi_folder}\nreplay_rows: 0\nrerendered_rows: 0\n")
+    (line,) = [line for line in in_blocks() if line.startswith("papermill")]
+    places = {"OUT.ipynb": str(tmp_path / "out.ipynb"), "params.yaml": str(params)}
+    program = shutil.which("papermill", path=str(Path(sys.executable).parent))
+    command = [program or "papermill", *(places.get(word, word) for word in shlex.split(line)[1:]), "--log-output"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "B1_glaive: 8 responses in = 8 rows in verified.parquet" in done.stderr
+    assert len((folder / "verified.parquet").read_bytes()) > len(expected) // 4
+    assert "rawtokens: completed 03_verify_responses" in (tmp_path / "out.ipynb").read_text()
+
+
+def test_papermill_lists_a_notebook_s_parameters() -> None:
+    program = shutil.which("papermill", path=str(Path(sys.executable).parent)) or "papermill"
+    command = [program, "--help-notebook", str(ROOT / "notebooks" / "03_verify_responses.ipynb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0
+    assert "output_dir: str" in done.stdout
+    assert "folder of the data set" in done.stdout
