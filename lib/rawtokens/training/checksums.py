@@ -35,28 +35,24 @@ class _Ids(msgspec.Struct):
 
 
 class IdTexts:
-    """Writes ids as decimals with a comma behind each, 100M a second; grows to the largest id that it has met."""
+    """Writes ids as decimals between commas, 100M a second; its table grows to the largest id that it has met."""
 
     def __init__(self) -> None:
         self._words = np.zeros(0, dtype=np.uint64)
-        self._sizes = np.zeros(0, dtype=np.uint8)
 
     def text(self, ids: NDArray[np.int32]) -> bytes:
-        """`1,22,333,` for 1, 22, 333. Raises InputError for an id below 0 or of more than seven digits."""
+        """`1,22,333` for 1, 22, 333. Raises InputError for an id below 0 or of more than seven digits."""
         self._reach(ids)
-        blocks = (ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK))
-        return b"".join(self._words[block].tobytes().translate(None, b"\0") for block in blocks)
-
-    def sizes(self, ids: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Bytes of each id's text, its comma included."""
-        self._reach(ids)
-        return self._sizes[ids]
+        return self._written(ids)
 
     def row_texts(self, inputs: IdLists) -> Iterator[bytes]:
-        """The text of each row, without its last comma."""
-        text, sizes = self.text(inputs.ids), self.sizes(inputs.ids)
-        ends = np.concatenate([[0], np.cumsum(_row_sums(sizes, inputs.offsets))]).tolist()
-        return (text[start : max(start, end - 1)] for start, end in pairwise(ends))
+        """The text of each row. Raises as `text` does."""
+        self._reach(inputs.ids)
+        return (self._written(inputs.row(row)) for row in range(len(inputs.lengths)))
+
+    def _written(self, ids: NDArray[np.int32]) -> bytes:
+        blocks = (ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK))
+        return b"".join(self._words[block].tobytes().translate(None, b"\0") for block in blocks)[:-1]
 
     def _reach(self, ids: NDArray[np.int32]) -> None:
         if not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) < len(self._words)):
@@ -64,7 +60,7 @@ class IdTexts:
         if int(ids.min()) < 0 or int(ids.max()) >= _SEVEN_DIGITS:
             raise InputError(f"id {ids.min() if ids.min() < 0 else ids.max()} is none of a vocabulary; look at the row")
         words = np.char.add(np.arange(int(ids.max()) + 1).astype("S7"), b",").astype("S8")
-        self._words, self._sizes = words.view(np.uint64), np.char.str_len(words).astype(np.uint8)
+        self._words = words.view(np.uint64)
 
 
 def row_checksums(keys: Sequence[str], texts: Iterator[bytes]) -> Checksums:
@@ -124,12 +120,3 @@ def _checksum(key: bytes, *texts: bytes) -> bytes:
 
 def _digest(content: memoryview) -> bytes:
     return hashlib.sha256(content).digest()[:16]
-
-
-def _row_sums(values: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sum over each row; 0 for an empty one."""
-    sums = np.zeros(len(offsets) - 1, dtype=np.int64)
-    filled = np.diff(offsets) > 0
-    if filled.any():
-        sums[filled] = np.add.reduceat(values, offsets[:-1][filled], dtype=np.int64)
-    return sums

@@ -99,7 +99,8 @@ def read_training_rows(folder: Path, markers: Markers, kept: NDArray[np.bool_]) 
         if len(here) < batch.num_rows:
             break
         if here.any():
-            yield _training_rows(batch.filter(pa.array(here)), np.flatnonzero(here) + first, markers)
+            wanted = batch if here.all() else batch.filter(pa.array(here))
+            yield _training_rows(wanted, np.flatnonzero(here) + first, markers)
         first += batch.num_rows
     if first != len(kept):
         raise InputError(f"{folder / VERIFIED} changed while it was read; run the export again")
