@@ -13,7 +13,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine vllm demo test test-vllm test-trainers trainers test-chromium lab check bench chaos drift-study study study-short test-study lock
+.PHONY: setup engine vllm demo test test-vllm test-trainers trainers test-chromium example lab check bench chaos drift-study study study-short test-study lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -46,6 +46,9 @@ test-study: ## two draft models trained on the CPU, as captured against re-rende
 	@$(SET_UP_BOTH)
 	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-speculators/.ready
 	@.venv/bin/python -m pytest -m study
+
+example: .venv/.ready ## outputs/example/ anew from the demo's run; pictures where there is a chromium
+	@.venv/bin/python tests/make_example.py
 
 lab: ## JupyterLab on the notebooks with a demo server running
 	@$(CHECK_PYTHON)
