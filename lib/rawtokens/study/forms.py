@@ -21,7 +21,7 @@ LAYERS = (1, 2, 3)
 """Whose states a head sees, of the demo model's four layers; speculators' default (2, half, last but 3) needs more."""
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True):
+class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One size of the study. `unique_ids` are an arm's supervised ids in one epoch, `step_ids` those of one step."""
 
     name: str

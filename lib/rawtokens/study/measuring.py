@@ -48,7 +48,7 @@ def measure(
     ground: Ground, arms: Sequence[ArmFacts], form: Form, on_line: Callable[[str], None], *, workers: int = 0
 ) -> list[Head]:
     """Train and measure every head of the form that has no result yet; returns all of them. Raises RunStopped."""
-    missing = [(arm, lacking) for arm in arms if (lacking := _lacking(ground, arm, form))]
+    missing = [(arm, lacking) for arm in arms if (lacking := missing_seeds(ground, arm, form))]
     on_line(f"{sum(len(seeds) for _, seeds in missing)} of {len(arms) * len(form.seeds)} heads to train")
     with ThreadPoolExecutor(workers or min(2, len(os.sched_getaffinity(0)))) as pool:
         waiting = [pool.submit(_measure, ground, arm, seeds, form) for arm, seeds in missing]
@@ -60,7 +60,7 @@ def measure(
 
 def read_heads(ground: Ground, arm: ArmFacts, form: Form) -> list[Head]:
     """The results on record of an arm as it stands now, by seed."""
-    path, digest = ground.place / arm.arm / "results.jsonl", _digest(ground, arm, form)
+    path, digest = ground.place / arm.arm / "results.jsonl", head_digest(ground, arm, form)
     lines = path.read_bytes().splitlines() if path.exists() else []
     found = {head.seed: head for line in lines if (head := _head(line)) and head.digest == digest}
     return [found[seed] for seed in form.seeds if seed in found]
@@ -79,9 +79,9 @@ def _head(line: bytes) -> Head | None:
         return None
 
 
-def _lacking(ground: Ground, arm: ArmFacts, form: Form) -> list[int]:
+def missing_seeds(ground: Ground, arm: ArmFacts, form: Form) -> list[int]:
     done = {head.seed for head in read_heads(ground, arm, form)}
-    kept = head_folder(ground.place, arm.arm, _digest(ground, arm, form))
+    kept = head_folder(ground.place, arm.arm, head_digest(ground, arm, form))
     if arm.arm in form.confirmed and not (kept / "model.safetensors").exists():
         done.discard(form.seeds[0])
     return [seed for seed in form.seeds if seed not in done]
@@ -92,7 +92,7 @@ def _measure(ground: Ground, arm: ArmFacts, seeds: Sequence[int], form: Form) ->
     vocabulary = vocabulary_files(ground.captured, form.draft_vocabulary)
     job = {
         "arm": arm.arm,
-        "digest": _digest(ground, arm, form),
+        "digest": head_digest(ground, arm, form),
         "model": str(model),
         "prepared": str(prepare(place, model, arm)),
         "vocabulary": {name: str(path) for name, path in vocabulary.items()},
@@ -100,7 +100,7 @@ def _measure(ground: Ground, arm: ArmFacts, seeds: Sequence[int], form: Form) ->
         "results": str(place / arm.arm / "results.jsonl"),
         "seeds": seeds,
         "saved_seeds": form.seeds[:1] if arm.arm in form.confirmed else [],
-        "head": str(head_folder(place, arm.arm, _digest(ground, arm, form))),
+        "head": str(head_folder(place, arm.arm, head_digest(ground, arm, form))),
         **_settings(form),
     }
     path = place / arm.arm / "job.json"
@@ -118,7 +118,7 @@ def _settings(form: Form) -> dict[str, object]:
     return {"draft_length": DRAFT_LENGTH, "layers": LAYERS, "training": training}
 
 
-def _digest(ground: Ground, arm: ArmFacts, form: Form) -> str:
+def head_digest(ground: Ground, arm: ArmFacts, form: Form) -> str:
     """Over rows, vocabulary, evaluation, settings and the heads' own code."""
     digest = hashlib.sha256(arm.digest.encode() + msgspec.json.encode(_settings(form)))
     vocabulary = vocabulary_files(ground.captured, form.draft_vocabulary)["d2t"]
