@@ -2,12 +2,14 @@
 
 import ast
 import json
+import sys
 from pathlib import Path
 
 import nbformat
 import papermill
 import pyarrow.parquet as pq
 import pytest
+from html_pages import check_page
 
 from rawtokens.__main__ import main
 from rawtokens.demo.server import DemoServer
@@ -48,7 +50,14 @@ def test_cells_are_short_and_stripped_and_define_nothing(path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_a_run_goes_from_prompts_to_the_index(tmp_path: Path, demo_server: DemoServer, demo_folder: Path) -> None:
+def test_a_run_goes_from_prompts_to_the_index(
+    tmp_path: Path,
+    demo_server: DemoServer,
+    demo_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PLANTED_API_KEY", "planted-secret-value")
     prompts = ROOT / "lib" / "rawtokens" / "demo" / "prompts"
     run_file = tmp_path / "tiny.yaml"
     run_file.write_text(
@@ -56,7 +65,7 @@ def test_a_run_goes_from_prompts_to_the_index(tmp_path: Path, demo_server: DemoS
             {
                 "run": "tiny",
                 "model": {"tokenizer": str(demo_folder), "template_kwargs": {"thinking": True}},
-                "servers": {"urls": [demo_server.url]},
+                "servers": {"urls": [demo_server.url], "api_key_env": "PLANTED_API_KEY"},
                 "sampling": {"max_new_tokens": 48},
                 "datasets": {
                     "B1_glaive": {"prompts": str(prompts / "B1_glaive.json"), "limit": 4},
@@ -82,6 +91,18 @@ def test_a_run_goes_from_prompts_to_the_index(tmp_path: Path, demo_server: DemoS
             assert row["prompt_ids"][-1] == 163606
         assert json.loads((folder / "summary.json").read_text())["generated"] == 4
         assert sorted(path.stem for path in (folder / "reports").iterdir()) == sorted(list(NOTEBOOKS.values())[1:])
-    index = (run_folder / "index.html").read_text()
-    assert "<script" not in index
-    assert str(tmp_path) not in index
+    printed = "".join(capfd.readouterr()).replace(f"report: {run_folder / 'index.html'}", "")
+    for text in [printed, *map(content_of, run_folder.rglob("*"))]:
+        for planted in ("planted-secret-value", str(tmp_path), str(demo_folder), str(ROOT), sys.prefix):
+            assert planted not in text
+    for page in run_folder.rglob("*.html"):
+        check_page(page.read_text(), folder=page.parent)
+    for executed in run_folder.rglob("*.ipynb"):
+        assert executed.stat().st_size < 2_000_000
+
+
+def content_of(path: Path) -> str:
+    """A file as text: Parquet row by row, since its pages are compressed."""
+    if path.is_dir():
+        return path.name
+    return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_bytes().decode()

@@ -27,7 +27,7 @@ def test_an_array_comes_back_with_its_shape_and_type(tmp_path: Path, array: np.n
     write_archive(tmp_path / "a.pt", {"x": array, "y": [array]})
     found = read_archive(tmp_path / "a.pt")
     assert isinstance(found, dict)
-    for one in (found["x"], found["y"][0]):  # type: ignore[index]
+    for one in (found["x"], found["y"][0]):
         assert isinstance(one, np.ndarray)
         assert one.dtype == array.dtype
         assert one.shape == array.shape

@@ -8,6 +8,7 @@ import numpy as np
 import training_data
 from hypothesis import given
 from hypothesis import strategies as st
+from small_dataset import END
 from training_data import ROWS, Row
 
 from rawtokens.response_checks.response_columns import IdLists
@@ -33,18 +34,18 @@ def test_the_place_of_a_prompt_is_what_it_was() -> None:
 
 def test_growth_another_order_and_other_keys_move_no_row(tmp_path: Path) -> None:
     first = split(tmp_path / "a", ROWS)
-    more = [(f"m{n}#0/0", training_data.prompt_of(n), [1, training_data.END], "stop") for n in range(1000, 1100)]
+    more = [(f"m{n}#0/0", training_data.prompt_of(n), [1, END], "stop") for n in range(1000, 1100)]
     mixed = [*ROWS, *more]
     random.Random(3).shuffle(mixed)
     grown = split(tmp_path / "b", mixed)
     assert {key: grown[key] for key in first} == first
     assert 20 < sum(grown[row[0]] for row in more) < 60
-    renamed = split(tmp_path / "c", [(f"x{row[0]}", *row[1:]) for row in ROWS])  # type: ignore[misc]
+    renamed = split(tmp_path / "c", [(f"x{row[0]}", *row[1:]) for row in ROWS])
     assert list(renamed.values()) == list(first.values())
 
 
 def test_a_smaller_share_is_part_of_a_larger_one(tmp_path: Path) -> None:
-    rows: list[Row] = [(f"m{n}#0/0", training_data.prompt_of(n), [1, training_data.END], "stop") for n in range(300)]
+    rows: list[Row] = [(f"m{n}#0/0", training_data.prompt_of(n), [1, END], "stop") for n in range(300)]
     shares = (0.0, 0.05, 0.3, 0.9)
     found = [split(tmp_path / str(share), rows, share) for share in shares]
     counts = [sum(chosen.values()) for chosen in found]
@@ -58,9 +59,9 @@ def test_samples_and_turns_of_one_conversation_are_on_one_side(tmp_path: Path) -
     rows: list[Row] = []
     for number in range(60):
         prompt = training_data.prompt_of(number)
-        rows.append((f"s{number}#0/0", prompt, [1, training_data.END], "stop"))
-        rows.append((f"s{number}#0/1", prompt, [2, training_data.END], "stop"))
-        rows.append((f"s{number}#1/0", [*prompt, 1, training_data.END, 7], [2, training_data.END], "stop"))
+        rows.append((f"s{number}#0/0", prompt, [1, END], "stop"))
+        rows.append((f"s{number}#0/1", prompt, [2, END], "stop"))
+        rows.append((f"s{number}#1/0", [*prompt, 1, END, 7], [2, END], "stop"))
     found = split(tmp_path, rows)
     for number in range(60):
         assert len({found[f"s{number}#{turn}"] for turn in ("0/0", "0/1", "1/0")}) == 1
@@ -81,8 +82,8 @@ def test_a_source_is_what_stands_before_the_last_signs(source: str, turn: int, s
 
 def test_places_are_those_of_first_turns(tmp_path: Path) -> None:
     rows: list[Row] = [
-        ("s#1/0", [5, 6], [1, training_data.END], "stop"),
-        ("s#0/0", [5], [1, training_data.END], "stop"),
+        ("s#1/0", [5, 6], [1, END], "stop"),
+        ("s#0/0", [5], [1, END], "stop"),
     ]
     training_data.write(tmp_path, rows)
     assert places_by_source(tmp_path) == {"s": place_of(np.array([5], dtype=np.int32))}

@@ -34,16 +34,17 @@ Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of evaluation prompts: prompts = too_short + clean + overlapping, unreadable rows aside.
+    """One file of evaluation prompts: prompts = too_short + clean + overlapping.
 
-    `overlapping` share an n-gram with a training row, `mostly` at least half of theirs. `rows` is how many training
-    rows hold one, `keys` the first hundred of them.
+    `left_out` rows are no conversation, or have the content of an earlier one. `overlapping` share an n-gram with a
+    training row, `mostly` at least half of theirs. `rows` is how many training rows hold one, `keys` the first hundred
+    of them.
     """
 
     file: str
     n: int
     prompts: int
-    unreadable: int
+    left_out: int
     too_short: int
     overlapping: int
     mostly: int
@@ -59,7 +60,7 @@ class Contamination:
         if n < 1:
             raise InputError(f"n-grams of {n} ids; expected 1 or more")
         self._path, self._n = path, n
-        prompts, self._unreadable = _evaluation_prompts(path, encode)
+        prompts, self._left_out = _evaluation_prompts(path, encode)
         hashes, valid = ngrams(prompts, n)
         self._grams, self._of_prompt = hashes[valid], prompts.rows_of(np.flatnonzero(valid))
         self._prompts = len(prompts.lengths)
@@ -91,7 +92,7 @@ class Contamination:
             file=Path(self._path).name,
             n=self._n,
             prompts=self._prompts,
-            unreadable=self._unreadable,
+            left_out=self._left_out,
             too_short=int((grams == 0).sum()),
             overlapping=int((hits > 0).sum()),
             mostly=int(((grams > 0) & (2 * hits >= grams)).sum()),
@@ -128,7 +129,7 @@ def contamination_table(found: Sequence[Overlap]) -> pd.DataFrame:
     names = {
         "file": "evaluation prompts",
         "prompts": "prompts",
-        "unreadable": "unreadable",
+        "left_out": "left out",
         "too_short": "too short",
         "overlapping": "overlapping",
         "mostly": "half or more",
@@ -153,16 +154,16 @@ def contamination_takeaway(found: Sequence[Overlap]) -> str:
 def _evaluation_prompts(path: str, encode: Encode) -> tuple[IdLists, int]:
     lists: list[list[int]] = []
     waiting: list[str] = []
-    unreadable = 0
+    left_out = 0
     for row in read_conversations(path):
         if isinstance(row, Conversation):
             waiting.append("\n".join(_user_texts(row)))
         else:
-            unreadable += 1
+            left_out += 1
         if len(waiting) == _TEXTS:
             lists += encode(waiting)
             waiting = []
-    return IdLists.from_lists([*lists, *encode(waiting)]), unreadable
+    return IdLists.from_lists([*lists, *encode(waiting)]), left_out
 
 
 def _user_texts(row: Conversation) -> Iterator[str]:

@@ -64,11 +64,11 @@ def mask_html(key: str, blocks: list[Block], decoder: Decoder, *, special_ids: C
 
 
 def show_mask(
-    rows: TrainingRows, settings: TrainingSettings, decoder: Decoder, *, special_ids: Collection[int]
+    rows: TrainingRows | None, settings: TrainingSettings, decoder: Decoder, *, special_ids: Collection[int]
 ) -> None:
     """Show the row of `rows` that has most different parts, the shortest of those; without rows say so."""
     if rows is None:
-        display({"text/plain": "No row is left to train on."}, raw=True)  # type: ignore[no-untyped-call]
+        display({"text/plain": "No row is left to train on."}, raw=True)
         return
     kinds = np.array([len(set(rows.runs.labels[rows.runs.rows == row].tolist())) for row in range(len(rows.numbers))])
     row = int(np.lexsort((rows.inputs.lengths, -kinds))[0])
