@@ -1,4 +1,4 @@
-"""The demo's conversations of several turns: questions that need a tool, its recorded results, and a closing question.
+"""The demo's conversations of several turns: questions that need a tool, its recorded results, and a closing turn.
 
 In OpenAI's layout, {"id", "messages", "tools"} a line. All problems are held out from training, and all texts are made
 up here. `python -m rawtokens.demo.tool_cycles` writes the file anew. This module does not know how the kit reads it,
@@ -8,35 +8,46 @@ nor what the model will say.
 import json
 import random
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from rawtokens.demo.dialogue_record import Dialogue, Message, Tool, assistant
+from rawtokens.demo.dialogue_record import Dialogue, Message, Tool, assistant, user
 from rawtokens.demo.dialogues import dialogues
 from rawtokens.demo.prompts import PROMPTS, SEED
 from rawtokens.demo.tool_catalogue import CATALOGUE
 
 TOOL_CYCLES = "B3_tool_cycles.jsonl"
-ROUNDS = ((1,) * 12) + ((2,) * 16) + ((3,) * 8)
-"""Tool cycles of each conversation."""
-PARALLEL_EVERY = 4
-CLOSINGS = ("sum", "difference", "small_talk", "conversion")
+TOOLS = ("get_weather", "get_time", "get_stock_price", "search_books", "calculate_tip", "roll_dice")
+ROUNDS = (2, 2, 1, 2, 3, 2)
+"""Questions of the conversations, in turn; each needs the tool."""
+CONVERSATIONS = 36
+PARALLEL_EVERY, THANKS_EVERY = 5, 6
+THANKS = "Thank you!"
+"""What some conversations close with, behind the question that closes the others."""
 
 
 def conversation_rows() -> list[dict[str, object]]:
-    """Rows of {"id", "messages", "tools"}; calls have the ids that Kimi gives them."""
-    cycles, pairs = _cycles("tool_result"), _cycles("parallel_calls")
-    closings = [_cycles(kind) for kind in CLOSINGS]
+    """Rows of {"id", "messages", "tools"}; a conversation keeps to one tool, and calls have the ids that Kimi gives."""
     chooser = random.Random(SEED)
-    rows = []
-    for place, rounds in enumerate(_spread(ROUNDS)):
-        chosen = list(islice(cycles, rounds))
-        if place % PARALLEL_EVERY == 0:
-            chosen[0] = next(pairs)
-        closing = next(closings[place % len(CLOSINGS)])
-        rows.append(_row(f"cycles-{place:02}", chosen, closing, chooser))
-    return rows
+    waiting: dict[str, list[Dialogue]] = {}
+    pairs = _questions("parallel_calls")
+    rounds = [ROUNDS[place % len(ROUNDS)] for place in range(CONVERSATIONS)]
+    rows: list[dict[str, object]] = []
+    for dialogue in _questions("tool_result"):
+        place, tool = len(rows), _called_name(dialogue)
+        if tool not in TOOLS:
+            continue
+        same = waiting.setdefault(tool, [])
+        same.append(dialogue)
+        if len(same) < rounds[place]:
+            continue
+        chosen = [next(pairs)] if place % PARALLEL_EVERY == 0 else []
+        chosen += same[len(chosen) :]
+        same.clear()
+        rows.append(_row(f"cycles-{place:02}", chosen, "" if place % THANKS_EVERY else THANKS, chooser))
+        if len(rows) == CONVERSATIONS:
+            return rows
+    raise AssertionError("dialogues() never ends")
 
 
 def write_tool_cycles(directory: Path = PROMPTS) -> None:
@@ -46,7 +57,7 @@ def write_tool_cycles(directory: Path = PROMPTS) -> None:
     (directory / TOOL_CYCLES).write_text("".join(lines), "utf-8")
 
 
-def _cycles(kind: str) -> Iterator[Dialogue]:
+def _questions(kind: str) -> Iterator[Dialogue]:
     """Held-out dialogues of a kind that begin with their question, no question twice."""
     seen = set()
     roles = ["user", "assistant", "tool"] if kind == "tool_result" else ["user"]
@@ -57,21 +68,17 @@ def _cycles(kind: str) -> Iterator[Dialogue]:
             yield dialogue
 
 
-def _spread(rounds: Sequence[int]) -> list[int]:
-    """Short and long conversations in turn."""
-    return [rounds[(place * 7) % len(rounds)] for place in range(len(rounds))]
-
-
-def _row(source_id: str, cycles: Sequence[Dialogue], closing: Dialogue, chooser: random.Random) -> dict[str, object]:
+def _row(source_id: str, questions: Sequence[Dialogue], closing: str, chooser: random.Random) -> dict[str, object]:
     messages: list[Message] = []
     tools: dict[str, Tool] = {}
     calls = 0
-    for dialogue in cycles:
+    for dialogue in questions:
         tools |= {_name(tool): tool for tool in dialogue.tools}
         called, results = _called(dialogue, calls, chooser)
         calls += len(results)
         messages += [dialogue.messages[0], called, *results, assistant(_said(dialogue))]
-    messages += [closing.messages[0], assistant(_said(closing))]
+    if closing:
+        messages += [user(closing), assistant("You're welcome!")]
     return {"id": source_id, "messages": messages, "tools": list(tools.values())}
 
 
@@ -103,6 +110,11 @@ def _said(dialogue: Dialogue) -> str:
     if dialogue.calls:
         return "Here is what I found."
     return str(next(piece for piece in reversed(dialogue.reply) if isinstance(piece, str)))
+
+
+def _called_name(dialogue: Dialogue) -> str:
+    calls = cast("list[dict[str, dict[str, object]]]", dialogue.messages[1]["tool_calls"])
+    return str(calls[0]["function"]["name"])
 
 
 def _name(tool: Tool) -> str:
