@@ -83,7 +83,7 @@ def test_the_closing_table_tells_rows_from_responses(run_folder: Path) -> None:
         ["B2", *["-"] * 9],
     ]
     assert len({len(line) for line in table}) == 1
-    assert legend.startswith("(rows and those without a prompt are the prompt file's; responses = accepted + flagged")
+    assert legend.startswith("(rows and those without a prompt: of the prompt file; responses = accepted + flagged")
 
 
 def squeezed(line: str) -> str:

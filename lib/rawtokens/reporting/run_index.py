@@ -33,8 +33,8 @@ _COLUMNS = {  # of the index and of the closing table: key of summary.json
     "thinking ended": "share_closed",
 }
 _LEGEND = (
-    "rows and those without a prompt are the prompt file's; responses = accepted + flagged + rejected, several a row "
-    "where several are drawn; failed: asked for and never given; thinking ended: of the responses that think"
+    "rows and those without a prompt: of the prompt file; responses = accepted + flagged + rejected; failed: asked for "
+    "and never given; thinking ended: of the responses that think"
 )
 _FORMATS = {"median reasoning": "{:,.0f} ids", "thinking ended": "{:.1%}"}
 
