@@ -14,11 +14,14 @@ from turn_rows import WEATHER, called, user
 
 from rawtokens import runs
 from rawtokens.capture.planned import count_missing
+from rawtokens.capture.run_status import status_lines
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, journal_paths, read_rejections, read_responses
+from rawtokens.notebook_stages.pipeline import Plan
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Ending, Json, Response, Sampling
+from rawtokens.run_file import load_run_file
 from rawtokens.shards import shard_of
 from rawtokens.target.id_bytes import IdBytes
 from rawtokens.target.rendering import PromptOptions
@@ -424,3 +427,19 @@ def test_verification_holds_every_turn_to_the_prompt_that_follows_from_the_turns
     assert found["b#1/0"] == ["prompt_unknown"]
     assert found["b#2/0"] == ["prompt_unknown"]
     assert "a#1/x#1/0" not in found
+
+
+def test_status_counts_conversations_that_go_on(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "A", target, ROWS)
+    (tmp_path / "run.yaml").write_text(
+        "run: tiny\nmodel: {tokenizer: org/model}\n"
+        "datasets: {A: {prompts: A/rows.jsonl, turns: each, tool_function: 'A/tools.py:answer'}}\n"
+    )
+    settings = load_run_file(tmp_path / "run.yaml")
+    assert settings.datasets["A"].tool_function == f"{folder}/tools.py:answer"
+    plan = Plan(settings=settings, run_folder=tmp_path, notebooks=tmp_path, datasets=("A",))
+    with pytest.raises(RunStopped):
+        run(folder, target, Model(target, dies_at=4))
+    line = next(status_lines(plan))
+    made, going = len(records(folder)), count_missing(folder, 1)
+    assert line == (f"A: 4 conversations planned, {made} turns generated, {going} conversations go on, 0 rejected")

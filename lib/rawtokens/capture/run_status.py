@@ -25,6 +25,7 @@ from ..prompts import PROMPTS
 from ..records import open_parquet
 from ..runs import guard_settings
 from ..shards import shard_of
+from ..turns.endings import has_turns
 from .planned import count_missing
 from .progress_reports import ProgressFile, duration, in_words, read_progress
 
@@ -109,6 +110,13 @@ def _counts(folder: Path, runs: list[ProgressFile], samples_per_prompt: int) -> 
     rejections = read_rejections(folder)
     at_generation = sum(item.stage == "generate" for item in rejections)
     planned = _rows(folder / PROMPTS) * samples_per_prompt
+    if has_turns(folder):
+        going_on = count_missing(folder, samples_per_prompt)
+        generated = sum(_lines_behind(path, 0) for path in journal_paths(folder))
+        return (
+            f"{planned:,} conversations planned, {generated:,} turns generated, {going_on:,} conversations go on, "
+            f"{len(rejections):,} rejected"
+        )
     counted = _generated_by_runs(folder, runs, planned)
     if counted is None:
         missing = count_missing(folder, samples_per_prompt)
