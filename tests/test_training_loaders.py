@@ -47,11 +47,11 @@ ROWS = many_rows()
 MASKS = ("sampled", "answer")
 
 
-def run(environment: str, script: str, *arguments: object) -> object:
+def run(environment: str, script: str, *arguments: object, questions: object = None) -> object:
     python = ROOT / environment / "bin" / "python"
     assert python.exists(), f"{environment} is missing; make trainers sets it up"
     command = [str(python), str(ROOT / "tests" / "trainer_loaders" / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -85,6 +85,24 @@ class Exported:
             self.folder, selection, markers=KIMI, vocabulary_size=VOCABULARY, settings=settings
         )
         self.left_out = sum(self.entries[0].left_out.values())
+        self.vocabulary = write_draft_vocabulary(self.folder, self.survey.counts, 8_000)
+        self.answers = self.asked()
+
+    def asked(self) -> dict[str, object]:
+        """What speculators answers to every question of these tests, asked at once."""
+        d2t, t2d, mapping, ours = map(str, self.vocabulary)
+        file = str(self.file("speculators"))
+        questions: dict[str, list[object]] = {
+            **{f"rows {length}": ["rows", file, length] for length in LENGTHS},
+            "cache": ["load", str(self.file("torchspec"))],
+            "counted": ["frequencies", file, str(self.folder / "freq.pt")],
+            "counts": ["load", ours],
+            "chosen": ["vocabulary", ours, d2t, t2d, VOCABULARY],
+            "mapping": ["load", mapping],
+        }
+        answers = run(".venv-speculators", "speculators_rows.py", questions=list(questions.values()))
+        assert isinstance(answers, list)
+        return dict(zip(questions, answers, strict=True))
 
     def file(self, name: str) -> Path:
         (path,) = (self.folder / "training" / name).iterdir()
@@ -118,8 +136,7 @@ def test_specforge_loads_the_ids_and_masks_that_were_captured(
 @pytest.mark.parametrize("length", LENGTHS)
 def test_speculators_loads_the_ids_and_masks_that_were_captured(exported: tuple[str, Exported], length: int) -> None:
     mask, made = exported
-    found = run(".venv-speculators", "speculators_rows.py", "rows", made.file("speculators"), length)
-    assert found == list(expected(mask, length).values())
+    assert made.answers[f"rows {length}"] == list(expected(mask, length).values())
     hold_to_report(made, made.loss("speculators", length), expected(mask, length))
 
 
@@ -135,7 +152,7 @@ def hold_to_report(made: Exported, loss: TrainerLoss, loaded: dict[str, str]) ->
 
 def test_torch_loads_torchspecs_cache(exported: tuple[str, Exported]) -> None:
     mask, made = exported
-    found = run(".venv-speculators", "speculators_rows.py", "load", made.file("torchspec"))
+    found = made.answers["cache"]
     assert isinstance(found, list)
     rows = {}
     for row in found:
@@ -154,19 +171,12 @@ def test_torch_loads_torchspecs_cache(exported: tuple[str, Exported]) -> None:
     assert rows == expected(mask, 10**6)
 
 
-def test_speculators_counts_and_chooses_the_same_draft_vocabulary(
-    exported: tuple[str, Exported], tmp_path: Path
-) -> None:
+def test_speculators_counts_and_chooses_the_same_draft_vocabulary(exported: tuple[str, Exported]) -> None:
     _, made = exported
-    d2t, t2d, mapping, ours = write_draft_vocabulary(made.folder, made.survey.counts, 8_000)
-    counted = run(
-        ".venv-speculators", "speculators_rows.py", "frequencies", made.file("speculators"), tmp_path / "freq.pt"
-    )
-    assert counted == run(".venv-speculators", "speculators_rows.py", "load", ours)
-    found = run(".venv-speculators", "speculators_rows.py", "vocabulary", ours, d2t, t2d, VOCABULARY)
-    assert found == {"equal": [True, True], "dtypes": ["torch.int64", "torch.bool"]}
-    loaded = run(".venv-speculators", "speculators_rows.py", "load", mapping)
-    assert loaded == {
+    assert made.answers["counted"] == made.answers["counts"]
+    assert made.answers["chosen"] == {"equal": [True, True], "dtypes": ["torch.int64", "torch.bool"]}
+    d2t, t2d, *_ = made.vocabulary
+    assert made.answers["mapping"] == {
         "d2t": {"dtype": "torch.int64", "values": np.load(d2t).tolist()},
         "t2d": {"dtype": "torch.bool", "values": np.load(t2d).tolist()},
     }

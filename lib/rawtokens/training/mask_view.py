@@ -68,7 +68,7 @@ def show_mask(
 ) -> None:
     """Show the row of `rows` that has most different parts, the shortest of those; without rows say so."""
     if rows is None:
-        display({"text/plain": "No row is left to train on."}, raw=True)
+        display({"text/plain": "No row is left to train on."}, raw=True)  # type: ignore[no-untyped-call]
         return
     kinds = np.array([len(set(rows.runs.labels[rows.runs.rows == row].tolist())) for row in range(len(rows.numbers))])
     row = int(np.lexsort((rows.inputs.lengths, -kinds))[0])
