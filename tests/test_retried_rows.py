@@ -1,3 +1,5 @@
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,10 +50,51 @@ def test_the_reasons_that_choose_are_reasons_that_rows_have() -> None:
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / RETRIED).write_text('{"at":')
+    (tmp_path / RETRIED).write_text('{"at":\n')
     with pytest.raises(InputError, match=r"retried\.jsonl can't be read"):
         retried_in_words(tmp_path)
     (tmp_path / RETRIED).unlink()
     (tmp_path / RETRIED).mkdir()
-    with pytest.raises(RunStopped, match=r"can't write .*retried\.jsonl"):
+    with pytest.raises(InputError, match=r"retried\.jsonl can't be read"):
         record_retried(tmp_path, rows("loop", 1))
+    (tmp_path / RETRIED).rmdir()
+    with pytest.raises(RunStopped, match=r"can't write .*retried\.jsonl"):
+        with_half_a_disk(tmp_path, rows("loop", 1))
+
+
+def with_half_a_disk(folder: Path, line: RetriedRows) -> None:
+    """Record with room for half of the line, as a disk that is filling up has it."""
+    unbounded = resource.getrlimit(resource.RLIMIT_FSIZE)
+    was = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        room = sum(path.stat().st_size for path in folder.glob(RETRIED)) + 20
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, unbounded[1]))
+        record_retried(folder, line)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unbounded)
+        signal.signal(signal.SIGXFSZ, was)
+
+
+def test_a_line_that_the_disk_cuts_short_is_not_written_at_all(tmp_path: Path) -> None:
+    record_retried(tmp_path, rows("loop", 2))
+    before = (tmp_path / RETRIED).read_bytes()
+    with pytest.raises(RunStopped, match=r"can't write .*retried\.jsonl"):
+        with_half_a_disk(tmp_path, rows("empty", 1))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {RETRIED: before}
+
+
+@pytest.mark.parametrize("cut", [1, 20, 57])
+def test_a_torn_last_line_tells_of_no_row_and_does_not_stand_in_the_way(tmp_path: Path, cut: int) -> None:
+    record_retried(tmp_path, rows("loop", 2))
+    whole = (tmp_path / RETRIED).read_bytes()
+    (tmp_path / RETRIED).write_bytes(whole + whole[:cut])
+    assert read_retried(tmp_path) == [rows("loop", 2)]
+    record_retried(tmp_path, rows("empty", 1))
+    assert read_retried(tmp_path) == [rows("loop", 2), rows("empty", 1)]
+
+
+def test_a_last_line_that_an_editor_left_without_newline_counts(tmp_path: Path) -> None:
+    record_retried(tmp_path, rows("loop", 2))
+    (tmp_path / RETRIED).write_bytes((tmp_path / RETRIED).read_bytes().rstrip(b"\n"))
+    record_retried(tmp_path, rows("empty", 1))
+    assert read_retried(tmp_path) == [rows("loop", 2), rows("empty", 1)]

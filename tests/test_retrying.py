@@ -360,7 +360,7 @@ def test_a_kill_at_any_step_loses_no_row_and_the_end_has_every_key_once(run: Run
         assert {tuple(item.output_ids) for item in read_responses(run.folder / JOURNAL)} == {tuple(WHOLE)}
         last += 1
     assert sorted(set(states), reverse=True) == [(True, True), (True, False), (False, False)]
-    assert len(states) == 11
+    assert len(states) == 13
     assert not list(run.folder.glob(".*.tmp"))
 
 

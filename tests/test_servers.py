@@ -232,6 +232,30 @@ def test_a_long_generation_is_waited_for_and_a_slow_server_for_longer(clock: lis
     assert Server(ONE, 400).patience(100) == 60.0 + 400  # four hundred share a server
 
 
+def test_a_short_answer_that_came_late_makes_longer_ones_be_waited_for(clock: list[float]) -> None:
+    _, (one,) = pool_of(ONE)
+    one.finished(60, 3000.0)  # too few ids to tell a rate
+    assert one.patience(512) == 4 * 3000.0
+    one.finished(60, 30 * 3600.0)
+    assert one.patience(512) == 24 * 3600.0
+
+
+def test_a_server_without_any_answer_is_waited_for_twice_as_long_each_time_until_its_rate_is_known(
+    clock: list[float],
+) -> None:
+    _, (one,) = pool_of(ONE)
+    waits = []
+    for _ in range(4):
+        waits.append(one.patience(16384))
+        for _ in range(64):  # all that were out give up at the same time
+            one.kept_waiting(waits[-1])
+    assert waits == [16444.0, 32888.0, 65776.0, 86400.0]
+    _, (two,) = pool_of(TWO)
+    two.finished(4096, 41.0)
+    two.kept_waiting(16444.0)  # that one hangs: the others come at 100 ids/s
+    assert two.patience(16384) == 16444.0
+
+
 def test_a_server_is_silent_where_requests_are_out_and_nothing_comes_for_longer_than_before(clock: list[float]) -> None:
     _, (one,) = pool_of(ONE)
     clock[0] += 1000.0

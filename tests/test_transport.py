@@ -89,6 +89,56 @@ def test_silence_is_late_and_a_broken_connection_is_not() -> None:
         asyncio.run(served([torn], broken, close=True))
 
 
+@pytest.mark.parametrize("seam", ["aiohttp", "httpx"])
+def test_an_answer_without_end_is_read_no_further_than_its_bound(seam: str) -> None:
+    """Real bytes: chunk after chunk until the client hangs up."""
+    sent, hung_up = [0], asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"10000\r\n" + b"1," * 2**15 + b"\r\n")
+                sent[0] += 2**16
+                await writer.drain()
+        except ConnectionError:
+            hung_up.set()
+            writer.close()
+
+    async def ask() -> None:
+        transport = httpx.AsyncHTTPTransport() if seam == "httpx" else None
+        async with await asyncio.start_server(flood, "127.0.0.1", 0) as server, open_post(transport=transport) as post:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/generate"
+            with pytest.raises(NoReplyError, match="more than 1,000,000 bytes") as caught:
+                await post(url, b"{}", 5.0, 10**6)
+            assert not caught.value.late
+            await asyncio.wait_for(hung_up.wait(), 5.0)
+
+    asyncio.run(ask())
+    assert 10**6 < sent[0] < 30 * 10**6  # what the sockets between hold is beyond the client's say
+
+
+def test_an_answer_that_trickles_without_end_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawtokens.capture.transport.CONNECT_SECONDS", 0.3)
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b" ")
+            await asyncio.sleep(0.02)
+
+    async def ask() -> None:
+        async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server, open_post() as post:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/generate"
+            with pytest.raises(NoReplyError, match="no end of the answer within") as caught:
+                await post(url, b"{}", 0.2)
+            assert caught.value.late
+
+    asyncio.run(ask())
+
+
 def test_nobody_there_is_told_without_talk_of_tls() -> None:
     async def ask() -> None:
         async with open_post() as post:

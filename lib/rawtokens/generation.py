@@ -269,5 +269,6 @@ class _Run:
     async def report(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
+            self.journal.sync_when_due()
             self.rejected.write_when_due()
             self.tell(self.progress())

@@ -49,7 +49,8 @@ class Journal:
     def append_line(self, key: str, line: bytes) -> None:
         """Write an encoded records.Response (`key` its first field, no newline) as one line, with one write.
 
-        On disk within 5 seconds. Raises RunStopped where it can't be written, InputError for a key that stands here.
+        On disk within seconds (`sync_when_due`). Raises RunStopped where it can't be written, InputError for a key that
+        stands here.
         """
         if key in self.known_keys:
             raise InputError(
@@ -60,6 +61,10 @@ class Journal:
             if self._file.write(line + b"\n") != len(line) + 1:
                 raise OSError("the write was cut short; the disk may be full")
         self.known_keys.add(key)
+        self.sync_when_due()
+
+    def sync_when_due(self) -> None:
+        """`sync` where the last time is 5 seconds ago; to be called also while no answer comes."""
         if time.monotonic() - self._synced_at > _SYNC_SECONDS:
             self.sync()
 

@@ -70,7 +70,7 @@ class Asker:
         server.asked[rid] = Asked(request.key, started)
         try:
             status, content = await self._post(
-                f"{server.url}{self._engine.generate_route}", self._engine.body(sent), patience
+                f"{server.url}{self._engine.generate_route}", self._engine.body(sent), patience, _most_bytes(sent)
             )
         except NoReplyError as error:
             await self.abort(server, rid)
@@ -166,12 +166,21 @@ class Asker:
 
         After a broken connection only a new request tells: a server that dies takes along rows that were out long.
         """
+        waited = time.monotonic() - started
         if error.late and server.answered_at > started:
+            server.kept_waiting(waited)
             return Failure(reason="timeout", detail=str(error), next="retry")
         failed_since = server.failed_at > started
         well = not failed_since and await self.probe(server, request.prompt_ids[:1]) is None
+        if error.late and well:
+            server.kept_waiting(waited)
         reason = "timeout" if error.late else "connection"
         return Failure(reason=reason, detail=str(error), next="retry" if well else "wait")
+
+
+def _most_bytes(sent: Sent) -> int:
+    """More than any honest answer has: its ids, the text of each with its escapes, and the prompt's ids again."""
+    return 2**20 + 1024 * sent.sampling.max_new_tokens + 16 * sent.prompt.count
 
 
 def _beyond(context_length: int | None, sent: Sent) -> Failure | None:

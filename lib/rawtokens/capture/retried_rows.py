@@ -5,13 +5,14 @@ they end make the lengths shorter than the model's. This module does not set row
 tell how far the lengths moved.
 """
 
-import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from ..errors import InputError, RunStopped
+from ..atomic_files import write_atomically
+from ..errors import InputError
 
 RETRIED = "retried.jsonl"
 CHOSEN_BY_CONTENT = (
@@ -37,28 +38,30 @@ class RetriedRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_retried(folder: Path, rows: RetriedRows) -> None:
-    """Append a line, on disk before the rows move: a kill in between tells of them twice, never not at all.
+    """Add a line, on disk before the rows move: a kill in between tells of them twice, never not at all.
 
-    Raises RunStopped where it can't be written.
+    Raises RunStopped where it can't be written, InputError as `read_retried` does.
     """
-    path = folder / RETRIED
-    try:
-        with path.open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(rows) + b"\n")
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise RunStopped(f"can't write {path}: {error}; make room or mend the folder, then run it again") from error
+    lines = [*read_retried(folder), rows]
+    write_atomically(folder / RETRIED, b"".join(msgspec.json.encode(line) + b"\n" for line in lines), on_disk=True)
 
 
 def read_retried(folder: Path) -> list[RetriedRows]:
-    """The lines of retried.jsonl, none where there is no such file. Raises InputError for a line that is none."""
+    """The lines of retried.jsonl, none where there is no such file. Raises InputError for a line that is none.
+
+    A beginning of a line at the end was torn before its rows moved, and tells of none.
+    """
     path = folder / RETRIED
     if not path.exists():
         return []
     try:
-        return [msgspec.json.decode(line, type=RetriedRows) for line in path.read_bytes().splitlines() if line]
+        whole, _, rest = path.read_bytes().rpartition(b"\n")
+        found = [msgspec.json.decode(line, type=RetriedRows) for line in whole.splitlines() if line]
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(f"{path} can't be read: {error}; mend or move it, then run again") from error
+    with suppress(msgspec.MsgspecError):  # whole where an editor left out the last newline
+        found.append(msgspec.json.decode(rest, type=RetriedRows))
+    return found
 
 
 def retried_in_words(folder: Path) -> str:

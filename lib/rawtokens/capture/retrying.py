@@ -7,7 +7,6 @@ another answer (under greedy or seeded sampling it may well be the same one), no
 rows that were cut, drawn again until they end, make the lengths shorter than the model's.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from ..atomic_files import sync, write_atomically
 from ..errors import InputError, RunStopped, one_line
 from ..journal import (
     JOURNAL,
@@ -30,7 +30,6 @@ from ..journal import (
     read_rejections,
     remove_rejections,
     response_of,
-    write_atomically,
 )
 from ..locking import lock
 from ..notebook_stages.pipeline import STAGES_LOCK, Plan, stage_is_current
@@ -203,12 +202,12 @@ def _set_lines_aside(path: Path, numbers: Set[int], stamp: str) -> Path:
             for number, line in enumerate(lines):
                 (left if number in numbers else kept).write(line)
         shutil.copymode(path, unfinished)
-        _sync(unfinished_aside)
-        _sync(unfinished)
+        sync(unfinished_aside)
+        sync(unfinished)
         unfinished_aside.replace(aside)
-        _sync(path.parent)
+        sync(path.parent)
         unfinished.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise RunStopped(f"can't write {path}: {error}; make room or mend the folder, then run it again") from error
     finally:
@@ -221,23 +220,6 @@ def _set_lines_aside(path: Path, numbers: Set[int], stamp: str) -> Path:
 def _set_rejections_aside(folder: Path, rejections: Sequence[Rejection], stamp: str) -> Path:
     """Move rejections of stage 02 from rejected.jsonl into a file beside it."""
     aside = (folder / REJECTED).with_suffix(f".set-aside-{stamp}.jsonl")
-    write_atomically(aside, b"".join(msgspec.json.encode(item) + b"\n" for item in rejections))
-    try:
-        _sync(aside)
-        _sync(folder)
-    except OSError as error:
-        raise RunStopped(f"can't write {aside}: {error}; mend the folder, then run it again") from error
+    write_atomically(aside, b"".join(msgspec.json.encode(item) + b"\n" for item in rejections), on_disk=True)
     remove_rejections(folder, {item.key for item in rejections})
     return aside
-
-
-def _sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    except OSError:
-        if not path.is_dir():  # some network file systems can't sync a folder
-            raise
-    finally:
-        os.close(opened)

@@ -18,6 +18,7 @@ DEFAULT_WINDOW = 64
 LONGEST_REST = 15.0
 _FULL = ("http_429", "http_503")  # it is well, but takes no more
 _SILENT_SECONDS = 300.0
+_LONGEST_WAIT = 24 * 3600.0
 _SLOWEST_IDS_A_SECOND = 1.0  # of one request; what is slower is waited for once it has been seen
 _SLOWEST_SERVER = 100.0  # ids/s of a whole server: the demo's makes 200 on two CPU cores
 _RATED_IDS = 64  # an answer of fewer ids tells of the queue, not of the rate
@@ -50,7 +51,8 @@ class Server:
         self.alone = False  # whether no other request was out when it broke down the last time
         self._finished = 0  # good answers since it broke down
         self._slowest = min(_SLOWEST_IDS_A_SECOND, _SLOWEST_SERVER / window)
-        self._longest = 0.0
+        self._rated = False  # whether an answer has told of its rate
+        self._longest = self._waited = 0.0
 
     def answered(self) -> None:
         """It answers: it rests no longer."""
@@ -64,7 +66,13 @@ class Server:
         self._finished += 1
         self._longest = max(self._longest, seconds)
         if ids >= _RATED_IDS:
-            self._slowest = min(self._slowest, 0.25 * ids / seconds)
+            self._rated = True
+            self._slowest = min(self._slowest, 0.25 * ids / max(seconds, 1e-3))
+
+    def kept_waiting(self, seconds: float) -> None:
+        """It is well, but a request got no answer in so many seconds: while no rate is known it may just be slow."""
+        if not self._rated:
+            self._waited = max(self._waited, seconds)
 
     def failed(self, failure: Failure) -> None:
         """Let it rest, longer with each failure in a row."""
@@ -88,10 +96,12 @@ class Server:
     def patience(self, max_new_tokens: int) -> float:
         """For how many seconds a request may be silent: a long generation says nothing until it ends.
 
-        At 1 id/s, or its share of a server of 100 ids/s, or a quarter of the slowest rate seen, whatever is longest:
-        a request that is given up while it decodes is asked again from its start.
+        At 1 id/s, or its share of a server of 100 ids/s, or a quarter of the slowest rate seen, but four times what
+        any answer took and twice what was waited in vain, whatever is longest: a request that is given up while it
+        decodes is asked again from its start. The last two end at a day, for a request may hang.
         """
-        return 60.0 + max_new_tokens / self._slowest
+        seen = min(max(4.0 * self._longest, 2.0 * self._waited), _LONGEST_WAIT)
+        return max(60.0 + max_new_tokens / self._slowest, seen)
 
     def silent_seconds(self) -> float:
         """For how long it has answered nothing although requests are out, where that is longer than it should be."""

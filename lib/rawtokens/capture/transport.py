@@ -6,9 +6,9 @@ to 15. Any httpx transport can stand in its place. This module does not know wha
 
 import resource
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import aiohttp
 import httpx
@@ -17,6 +17,7 @@ from ..errors import InputError, one_line
 
 CONNECT_SECONDS = 30.0
 _IDLE_SECONDS = 3.0  # SGLang closes a connection that was idle for 5 s, sometimes just as it is used again
+MOST_BYTES = 2**30
 _READ_BYTES = 2**20  # an answer of 16,384 ids in one go
 
 
@@ -35,8 +36,14 @@ class NoReplyError(Exception):
         self.late = late
 
 
-Post = Callable[[str, bytes, float], Awaitable[Reply]]
-"""POST a JSON body to a URL and wait so many seconds for data. Raises NoReplyError."""
+class Post(Protocol):
+    """POST a JSON body to a URL."""
+
+    async def __call__(self, url: str, body: bytes, seconds: float, most_bytes: int = MOST_BYTES) -> Reply:
+        """Wait so many seconds for data, and twice as many for the whole answer, of `most_bytes` at the most.
+
+        Raises NoReplyError.
+        """
 
 
 def allow_connections(count: int) -> None:
@@ -70,30 +77,47 @@ async def open_post(*, api_key: str = "", transport: httpx.AsyncBaseTransport | 
 
 
 def _over_aiohttp(session: aiohttp.ClientSession) -> Post:
-    async def post(url: str, body: bytes, seconds: float) -> Reply:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=seconds)
+    async def post(url: str, body: bytes, seconds: float, most_bytes: int = MOST_BYTES) -> Reply:
+        whole = CONNECT_SECONDS + 2.0 * seconds
+        timeout = aiohttp.ClientTimeout(total=whole, sock_connect=CONNECT_SECONDS, sock_read=seconds)
         try:
             async with session.post(url, data=body, timeout=timeout, allow_redirects=False) as reply:
-                return Reply(reply.status, await reply.read())
+                return Reply(reply.status, await _bounded(reply.content.iter_any(), most_bytes))
         except aiohttp.SocketTimeoutError as error:
             raise NoReplyError(f"no answer within {seconds:.0f} s", late=True) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except aiohttp.ClientError as error:
+            raise NoReplyError(_told(error), late=False) from error
+        except TimeoutError as error:
+            raise NoReplyError(f"no end of the answer within {whole:.0f} s", late=True) from error
+        except OSError as error:
             raise NoReplyError(_told(error), late=False) from error
 
     return post
 
 
 def _over_httpx(client: httpx.AsyncClient) -> Post:
-    async def post(url: str, body: bytes, seconds: float) -> Reply:
+    async def post(url: str, body: bytes, seconds: float, most_bytes: int = MOST_BYTES) -> Reply:
+        timeout = httpx.Timeout(CONNECT_SECONDS, read=seconds)
         try:
-            reply = await client.post(url, content=body, timeout=httpx.Timeout(CONNECT_SECONDS, read=seconds))
+            async with client.stream("POST", url, content=body, timeout=timeout) as reply:
+                return Reply(reply.status_code, await _bounded(reply.aiter_bytes(), most_bytes))
         except httpx.ReadTimeout as error:
             raise NoReplyError(f"no answer within {seconds:.0f} s", late=True) from error
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise NoReplyError(_told(error), late=False) from error
-        return Reply(reply.status_code, reply.content)
 
     return post
+
+
+async def _bounded(parts: AsyncIterator[bytes], most_bytes: int) -> bytes:
+    """The whole of a body; an answer that never ends would fill the memory."""
+    found, size = list[bytes](), 0
+    async for part in parts:
+        size += len(part)
+        if size > most_bytes:
+            raise NoReplyError(f"the answer has more than {most_bytes:,} bytes; it was not read to its end", late=False)
+        found.append(part)
+    return found[0] if len(found) == 1 else b"".join(found)
 
 
 def _told(error: Exception) -> str:
