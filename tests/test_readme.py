@@ -24,6 +24,11 @@ RUN_BY: dict[str, tuple[str, str]] = {  # a command in a code block: the file th
     "rawtokens run RUN.yaml --dataset B1_glaive --stage 02": ("tests/test_pipeline.py", 'stage="02", datasets=["B"]'),
     "rawtokens status RUN.yaml": ("tests/test_main.py", 'main(["status"'),
     "rawtokens retry RUN.yaml --dataset B1_glaive": ("tests/test_retrying.py", '"retry"'),
+    "rawtokens run RUN.yaml --stage 05": ("tests/test_pipeline.py", '"05"'),
+    "rawtokens export RUN.yaml --dataset B1_glaive --format specforge": (
+        "tests/test_training_handoff.py",
+        'main(["export"',
+    ),
     "rawtokens compare outputs/RUN_A outputs/RUN_B": ("tests/test_report_notebooks.py", 'main(["compare"'),
     "papermill --cwd notebooks notebooks/03_verify_responses.ipynb OUT.ipynb -f params.yaml": (
         "tests/test_readme.py",
@@ -38,6 +43,7 @@ NOT_RUN = {  # with the reason; the rest of them is tried on the demo's model
     "python -m sglang.launch_server --model-path moonshotai/Kimi-K2.5 --revision COMMIT --trust-remote-code --tp 8 "
     "--host 0.0.0.0 --port 30000": "needs eight GPUs",
     "rawtokens run notebooks/kimi_k25.yaml": "needs that server",
+    "rawtokens export RUN.yaml --dataset B1_glaive --to hub:OWNER/NAME": "needs the hub and a token",
 }
 
 
