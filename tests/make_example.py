@@ -20,7 +20,7 @@ DATASET, PAGE = "B1_glaive", "04_report_token_statistics"
 KEPT = (f"{DATASET}/reports/{PAGE}.html", f"{DATASET}/data_card.html", f"{DATASET}/data_card.md")
 NEEDED = (f"{DATASET}/summary.json", f"{DATASET}/notebooks/{PAGE}.ipynb", f"{DATASET}/notebooks/{PAGE}.stage.json")
 PICTURES = {  # file: the page of the run, the heading that it begins with, its height in pixels
-    "report.png": (f"{DATASET}/reports/03_verify_responses.html", "One response of each shape and of each reason", 900),
+    "report.png": (f"{DATASET}/reports/03_verify_responses.html", "One response of each shape and of each reason", 840),
     "statistics.png": (f"{DATASET}/reports/{PAGE}.html", "How long it thinks", 900),
 }
 WIDTH = 1000  # pixels
