@@ -17,6 +17,7 @@ from rawtokens.records import Shape
 from rawtokens.reporting.reading_guide import HTTP_STATUS, entries, entry_of, explanations, guide_html, with_links
 from rawtokens.response_checks.checks import DEFAULT_POLICY
 from rawtokens.target import rendering
+from rawtokens.training import policies
 
 PACKAGE = Path(rawtokens.__file__).parent
 
@@ -33,8 +34,16 @@ def failure_codes() -> Iterator[str]:
                 for word in node.keywords:
                     if word.arg == "reason":
                         yield from strings(word.value)
-            if node.func.id in ("_reject", "BadRow"):
+            if node.func.id in ("_reject", "BadRow", "Ended"):
                 yield from (text for part in node.args[:2] for text in strings(part) if re.fullmatch("[a-z_]+", text))
+
+
+def export_codes() -> Iterator[str]:
+    """Why policies leaves a row out, but for the reasons of verification that it repeats."""
+    yield "duplicate_prompt"
+    for node in ast.walk(ast.parse(Path(policies.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Constant | ast.IfExp):
+            yield from filter(None, strings(node.value))
 
 
 def strings(node: ast.expr) -> list[str]:
@@ -59,6 +68,7 @@ CODES: dict[str, set[str]] = {
     "rendering": in_docstring("Reasons") | in_docstring("Notices"),
     "generation": set(GENERATION_REASONS),
     "calls in the code": set(failure_codes()),
+    "export": set(export_codes()),
 }
 
 
@@ -85,12 +95,14 @@ def test_a_status_of_any_number_has_the_entry_of_all() -> None:
 
 def test_codes_in_cells_and_captions_become_links_and_nothing_else_does() -> None:
     html = Markup(
-        '<table><tbody><tr><th scope="row">never_closed</th><td>loop</td><td>a loop</td><td>http_503</td></tr></tbody>'
+        '<table><tbody><tr><th scope="row">never_closed</th><td>loop</td><td>a loop</td><td>http_503</td>'
+        "<td>left out: flagged: empty</td></tr></tbody>"
         "</table><figcaption>closed, verdict flag (empty_answer), an empty word</figcaption><pre>never_closed</pre>"
     )
     linked, codes = with_links(html)
-    assert codes == ["never_closed", "loop", HTTP_STATUS, "empty_answer"]
-    assert linked.count("<a href=") == 4
+    assert codes == ["never_closed", "loop", HTTP_STATUS, "empty", "empty_answer"]
+    assert linked.count("<a href=") == 5
+    assert '<td>left out: flagged: <a href="#reason-empty">empty</a></td>' in linked
     assert '<th scope="row"><a href="#reason-never_closed">never_closed</a></th>' in linked
     assert f'<td><a href="#reason-{HTTP_STATUS}">http_503</a></td>' in linked
     assert "an empty word" in linked

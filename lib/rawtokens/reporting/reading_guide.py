@@ -17,7 +17,7 @@ GUIDE = Path(__file__).with_name("reading_the_report.md")
 GUIDE_PAGE = "reading_the_report.html"
 HTTP_STATUS = "http_NNN"
 """The entry of every http_503 and its like."""
-_CELL = re.compile(r"(<(th|td)(?: [^<>]*)?>)([A-Za-z0-9_]+)(</\2>)")
+_CELL = re.compile(r"(<(th|td)(?: [^<>]*)?>(?:[a-z ]+: )*)([A-Za-z0-9_]+)(</\2>)")  # `flagged: loop` too
 _CAPTION = re.compile(r"(?<=<figcaption>)[^<>]*(?=</figcaption>)")
 _WORD = re.compile(r"\b[a-z]+_[a-z_]+\b")  # codes of one word, such as `empty`, stand in ordinary captions too
 
