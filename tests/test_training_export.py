@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import training_data
-from small_dataset import CLOSER, END
+from small_dataset import CLOSER, END, OPENER
 from training_data import KIMI, MASKS, ROWS, Row
 
 from rawtokens.errors import InputError, LockedError, RunStopped
@@ -22,6 +22,7 @@ from rawtokens.training.checksums import IdTexts
 from rawtokens.training.export import BY_NAME, export
 from rawtokens.training.formats import ReadBack
 from rawtokens.training.manifest import read_exports
+from rawtokens.training.policies import longer_prompts
 from rawtokens.training.settings import FORMATS, TrainingSettings
 from rawtokens.training.torch_archive import read_archive
 
@@ -125,10 +126,28 @@ def test_prompts_to_generate_longer_are_a_prompt_file(tmp_path: Path) -> None:
     run(folder, formats=("parquet",), truncated_in_thinking="generate_longer", truncated_in_answer="generate_longer")
     path = folder / "training" / "generate_longer.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["id"] for line in lines] == ["d#0", "e#0"]
+    assert [line["id"] for line in lines] == ["d", "e"]
     assert lines[0]["messages"] == [{"role": "user", "content": "say d#0"}]
     run(folder, formats=("parquet",))
     assert not path.exists()
+
+
+def test_a_conversation_to_generate_longer_is_whole(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        ("s#0/0", training_data.prompt_of(100), [1, CLOSER, 4, END], "stop"),
+        ("s#1/0", [*training_data.prompt_of(100), 1, CLOSER, 4, END, 163588, OPENER], [1, 2], "length"),
+        ("s#1/1", [*training_data.prompt_of(100), 1, CLOSER, 4, END, 163588, OPENER], [1, 3], "length"),
+    ]
+    folder = training_data.write(tmp_path, rows)
+    table = pq.read_table(folder / "prompts.parquet").slice(0, 1)
+    later = pa.array(['[{"role":"assistant","content":"once"},{"role":"user","content":"again"}]'])
+    place = table.schema.get_field_index("later")
+    pq.write_table(table.set_column(place, table.schema.field(place), later), folder / "prompts.parquet")
+    keys = ("s#1/0", "s#1/1")
+    (line,) = longer_prompts(folder, keys).splitlines()
+    assert [message["content"] for message in json.loads(line)["messages"]] == ["say s#0", "once", "again"]
+    with pytest.raises(InputError, match=r"has no prompt of 't', whose truncated row is to be generated longer"):
+        longer_prompts(folder, ("t#0/0",))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -20,12 +20,13 @@ from ..locking import lock
 from ..markers import Markers
 from .checksums import Checksums, IdTexts, journal_checksums, mask_checksums
 from .columnar_files import ARROW, PARQUET
+from .cycles import read_rows
 from .formats import Format, Write
 from .jsonl_files import SPECFORGE, SPECULATORS
 from .manifest import TRAINING, ExportedFile, ExportedFormat, other_settings, read_exports, write_exports
 from .masks import MaskRuns, convention, mask_runs
 from .policies import GENERATE_LONGER, Selection, longer_prompts, select_rows
-from .rows import LABELS, TrainingRows, read_training_rows
+from .rows import LABELS, TrainingRows
 from .settings import FORMATS, TrainingSettings
 from .sharding import Shards, shards_of
 from .torchspec_files import TORCHSPEC
@@ -85,14 +86,15 @@ def _export(
     for name, place in places.items():
         _check(place, BY_NAME[name], shards[name], expected, written.masks, texts)
         exported.append(_described(name, place, settings, selection, shards[name], written))
+    longer = longer_prompts(folder, selection.longer) if selection.longer else b""
+    others = [entry for entry in read_exports(folder) if entry.format not in places]
+    write_exports(folder, others)  # what is swapped now is in no manifest until all of it is
     for name, place in places.items():
         _put_in_place(place, folder / TRAINING / name)
-    longer = folder / TRAINING / GENERATE_LONGER
-    if selection.longer:
-        write_atomically(longer, longer_prompts(folder, selection.longer))
+    if longer:
+        write_atomically(folder / TRAINING / GENERATE_LONGER, longer)
     else:
-        longer.unlink(missing_ok=True)
-    others = [entry for entry in read_exports(folder) if entry.format not in places]
+        (folder / TRAINING / GENERATE_LONGER).unlink(missing_ok=True)
     write_exports(folder, [*others, *exported])
     return exported
 
@@ -118,7 +120,7 @@ def _write(
     written = _Written(np.zeros((rows, len(LABELS)), np.int32), np.zeros(rows, np.int32), np.zeros(rows, dtype="S16"))
     with ExitStack() as stack:
         writers = {name: _writers(stack, BY_NAME[name], places[name], shards[name], texts) for name in places}
-        for batch in read_training_rows(folder, markers, selection.kept):
+        for batch in read_rows(folder, markers, selection):
             for side in (False, True):
                 part = batch.take(selection.held_out[batch.numbers] == side)
                 mask = mask_runs(part.runs, settings.mask, boundary_shift=settings.boundary_shift)
@@ -195,7 +197,7 @@ def _described(
         format=name,
         read_by=form.read_by,
         mask=settings.mask,
-        mask_convention=convention(boundary_shift=settings.boundary_shift),
+        mask_convention=convention(boundary_shift=settings.boundary_shift, cycles=settings.rows == "cycle"),
         settings=msgspec.structs.replace(
             settings, evaluation_prompts=tuple(Path(path).name for path in settings.evaluation_prompts)
         ),
@@ -234,5 +236,6 @@ def _put_in_place(made: Path, place: Path) -> None:
 
 def _shards_in_words(form: Format, shards: Shards) -> str:
     largest = max((file.ids for file in shards.files), default=0) * form.ram_bytes
+    size = f"{largest / 1e9:,.1f} GB" if largest >= 1e9 else f"{largest / 1e6:,.1f} MB"
     files = "1 file" if len(shards.files) == 1 else f"{len(shards.files):,} files"
-    return f"{form.name}: {files}, at most {largest / 1e9:,.3f} GB of RAM to read one ({form.ram_bytes:g} bytes an id)"
+    return f"{form.name}: {files}, at most {size} of RAM to read one ({form.ram_bytes:g} bytes an id)"

@@ -25,6 +25,7 @@ CONVENTION = (
     "is 1"
 )
 SHIFTED = "; each span of ones begins one id earlier (boundary shift), at the last id before it"
+CYCLES = "; a row holds turns that go on from one another, such as a tool cycle, all that was sampled in them 1"
 
 
 class MaskRuns(NamedTuple):
@@ -62,6 +63,6 @@ def mask_runs(runs: Runs, mask: str, *, boundary_shift: bool = False) -> MaskRun
     return MaskRuns(rows[begins], merged, values[begins])
 
 
-def convention(*, boundary_shift: bool) -> str:
+def convention(*, boundary_shift: bool, cycles: bool = False) -> str:
     """What a mask means, in words, for a manifest."""
-    return CONVENTION + (SHIFTED if boundary_shift else "")
+    return CONVENTION + (SHIFTED if boundary_shift else "") + (CYCLES if cycles else "")

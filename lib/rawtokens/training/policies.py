@@ -5,7 +5,7 @@ id means, nor how rows are written.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,15 +13,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from ..prompts import prompt_batches
 from ..response_checks.checks import DEFAULT_POLICY, prompt_digests
 from ..response_checks.response_columns import IdLists
 from .rows import Integers, integers, verified_batches
 from .settings import TrainingSettings
-from .splits import held_out, places_by_source
+from .splits import held_out, places_by_source, source_of
 
 GENERATE_LONGER = "generate_longer.jsonl"
+IN_A_LATER_ROW = "in_a_later_row"
 _TRUNCATED = ("truncated_in_thinking", "truncated_in_answer")
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _COLUMNS = [
     "key",
     "prompt_ids",
@@ -39,7 +42,8 @@ _COLUMNS = [
 class Selection(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One entry a row of verified.parquet, but for the counts: rows = kept + left out.
 
-    `lengths` are ids of prompt and output. `repeated` counts kept rows whose prompt an earlier kept row has.
+    `lengths` are ids of prompt and output. `repeated` counts kept rows whose prompt an earlier kept row has. `earlier`
+    are the rows, left out as IN_A_LATER_ROW, that a kept row holds whole (cycles), in order.
     """
 
     kept: NDArray[np.bool_]
@@ -48,6 +52,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     left_out: dict[str, int]
     repeated: int
     longer: tuple[str, ...]  # keys whose prompts are to be generated again with more new tokens
+    earlier: Mapping[int, tuple[int, ...]] = {}
 
     def counts(self) -> dict[str, int]:
         """Rows: read, train, held out and left out."""
@@ -81,8 +86,13 @@ def select_rows(folder: Path, settings: TrainingSettings) -> Selection:
                 longer.append(key)
         out.append(held_out(keys, prompts, places, settings.held_out))
         lengths.append(size)
+    kept = np.array([not reason for reason in reasons], dtype=np.bool_)
+    earlier = _earlier(folder, kept) if settings.rows == "cycle" else {}
+    for row in (row for rows in earlier.values() for row in rows):
+        kept[row], reasons[row] = False, IN_A_LATER_ROW
     return Selection(
-        kept=np.array([not reason for reason in reasons], dtype=np.bool_),
+        kept=kept,
+        earlier=earlier,
         held_out=np.concatenate(out),
         lengths=np.concatenate(lengths),
         left_out=dict(Counter(reason for reason in reasons if reason).most_common()),
@@ -91,18 +101,33 @@ def select_rows(folder: Path, settings: TrainingSettings) -> Selection:
     )
 
 
-def longer_prompts(folder: Path, keys: tuple[str, ...]) -> bytes:
-    """The prompts of these generations as a prompt file (OpenAI messages): one line a prompt, its id the key's.
+def _earlier(folder: Path, kept: NDArray[np.bool_]) -> dict[int, tuple[int, ...]]:
+    from .cycles import earlier_turns  # which reads a selection
 
-    For a run of its own with a larger max_new_tokens; a run keeps to one sampling.
+    return earlier_turns(folder, kept)
+
+
+def longer_prompts(folder: Path, keys: tuple[str, ...]) -> bytes:
+    """The conversations of these generations as a prompt file (OpenAI messages): one line each, its id the SOURCE_ID.
+
+    For a run of its own with a larger max_new_tokens; a run keeps to one sampling. A conversation of several turns is
+    whole, for `turns: each`. Raises InputError where a generation's source is not in prompts.parquet.
     """
-    wanted = {key.rpartition("/")[0] for key in keys}
+    wanted = dict.fromkeys(source_of(key) for key in keys)
     lines = []
-    for batch in prompt_batches(folder, ["key", "messages", "tools", "template_kwargs"]):
+    for batch in prompt_batches(folder, ["source_id", "messages", "tools", "template_kwargs", "later"]):
         for row in batch.to_pylist():
-            if row["key"] in wanted:
-                texts = {name: msgspec.Raw(row[name].encode()) for name in ("messages", "tools", "template_kwargs")}
-                lines.append(msgspec.json.encode({"id": row["key"], **texts}) + b"\n")
+            if row["source_id"] in wanted:
+                del wanted[row["source_id"]]
+                messages = [*_LIST.decode(row["messages"]), *_LIST.decode(row["later"] or "[]")]
+                texts = {name: msgspec.Raw(row[name].encode()) for name in ("tools", "template_kwargs")}
+                lines.append(msgspec.json.encode({"id": row["source_id"], "messages": messages, **texts}) + b"\n")
+    if wanted:
+        raise InputError(
+            f"{folder / 'prompts.parquet'} has no prompt of {next(iter(wanted))!r}, whose truncated row is to be "
+            "generated longer; run stages 01 and 03 again, or set training.truncated_in_thinking and "
+            "truncated_in_answer to drop"
+        )
     return b"".join(lines)
 
 

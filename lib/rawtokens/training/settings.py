@@ -13,18 +13,20 @@ MASK_NAMES = ("sampled", "reasoning", "answer", "tool_calls")
 Truncated = Literal["keep", "drop", "generate_longer"]
 Flagged = Literal["keep", "drop"]
 Duplicates = Literal["keep", "first"]
+RowOf = Literal["turn", "cycle"]
 
 
 class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run file's `training`.
 
-    Truncated rows are whole prefixes of what the target said: `keep` trains on them, `generate_longer` leaves them out
-    and writes their prompts as a prompt file for a run with more new tokens. `flagged` is about rows with another
-    doubt. `max_length` counts ids of prompt and output; longer rows are left out, never cut. `duplicates: first` keeps
-    one row a prompt. `held_out` is the share of prompts held out, `shard_gb` the RAM that a trainer may need for one
-    shard, `hidden_size` the target's (Kimi-K2.5's by default), for the cost estimate. `report_lengths` are the
-    trainers' lengths that the loss report looks at; `evaluation_prompts` are files that training rows are compared
-    with. Raises ValueError.
+    Truncated rows are whole prefixes of what the target said: `keep` trains on them, `generate_longer` leaves them
+    out and writes their prompts as a prompt file for a run with more new tokens. `flagged` is about rows with
+    another doubt. `max_length` counts ids of prompt and output; longer rows are left out, never cut. `duplicates:
+    first` keeps one row a prompt. `rows` is what a row is: `turn`, one generation, or `cycle`, turns that go on
+    from one another in one row, all that was sampled marked. `held_out` is the share of prompts held out,
+    `shard_gb` the RAM that a trainer may need for one shard, `hidden_size` the target's (Kimi-K2.5's by default),
+    for the cost estimate. `report_lengths` are the trainers' lengths that the loss report looks at;
+    `evaluation_prompts` are files that training rows are compared with. Raises ValueError.
     """
 
     formats: tuple[str, ...] = ("parquet",)
@@ -35,6 +37,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     flagged: Flagged = "drop"
     max_length: int | None = None
     duplicates: Duplicates = "keep"
+    rows: RowOf = "turn"
     held_out: float = 0.02
     shard_gb: float = 16.0
     draft_vocabulary: int = 32_000
@@ -50,6 +53,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "truncated_in_answer": ((self.truncated_in_answer,), get_args(Truncated)),
             "flagged": ((self.flagged,), get_args(Flagged)),
             "duplicates": ((self.duplicates,), get_args(Duplicates)),
+            "rows": ((self.rows,), get_args(RowOf)),
         }
         for name, (given, allowed) in known.items():
             for value in given:

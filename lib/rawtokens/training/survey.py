@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..markers import Markers
+from .cycles import read_rows
 from .draft_vocabulary import IdCounts
 from .loss_report import LossReport
 from .policies import Selection
-from .rows import read_training_rows
 from .settings import TrainingSettings
 
 
@@ -26,7 +26,7 @@ def survey(
 ) -> Survey:
     """Look at every kept row once. Raises InputError where verified.parquet can't be read."""
     found = Survey(LossReport(settings), IdCounts(vocabulary_size, settings.mask))
-    for batch in read_training_rows(Path(folder), markers, selection.kept):
+    for batch in read_rows(Path(folder), markers, selection):
         out = selection.held_out[batch.numbers]
         train = batch.take(~out)
         found.losses.add(train)
