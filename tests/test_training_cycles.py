@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import training_data
 from small_dataset import CLOSER, END, OPENER
+from test_training_loaders import digest
+from test_training_loaders import run as run_trainer
 from training_data import CALLS, KIMI, Row, prompt_of
 
 from rawtokens.errors import InputError
@@ -82,6 +84,21 @@ def test_a_cycle_is_one_row_with_every_sampled_span_marked(folder: Path, form: s
     assert done.ids["prompt"] + sum(done.ids[label] for label in LABELS if label != "prompt") == sum(
         len(ids[key]) for key in SPANS
     )
+
+
+@pytest.mark.trainers
+def test_the_trainers_own_loaders_give_every_span_back(folder: Path) -> None:
+    asked = settings(formats=("specforge", "speculators"))
+    export(folder, markers=KIMI, settings=asked, on_line=lambda _: None)
+    paths = [next((folder / "training" / name).glob("train*")) for name in asked.formats]
+    ids = {key: [*prompt, *output] for key, prompt, output, _ in ROWS}
+    wanted = []
+    for key in ("a#0/1", "a#2/0", "a#3/0", "b#1/0", "c#1/0"):
+        marks = [1 - place % 2 for place, span in enumerate(SPANS[key]) for _ in span]
+        wanted.append(digest(ids[key], [*[0] * (len(ids[key]) - len(marks)), *marks]))
+    assert run_trainer(".venv-specforge", "specforge_rows.py", paths[0], 4_096, 1) == wanted
+    questions = [["rows", str(paths[1]), 4_096]]
+    assert run_trainer(".venv-speculators", "speculators_rows.py", questions=questions) == [wanted]
 
 
 @pytest.mark.parametrize(
