@@ -7,10 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from turns_client import follow
 
 from rawtokens import runs
+from rawtokens.__main__ import main
 from rawtokens.capture.planned import count_missing
 from rawtokens.demo.server import DemoServer
 from rawtokens.demo.tool_cycles import TOOL_CYCLES, write_tool_cycles
@@ -106,3 +108,37 @@ def test_cycles_are_exact_and_later_turns_come_from_the_prefix_cache(
         assert results.endswith("<|im_end|><|im_assistant|>assistant<|im_middle|><think>")
         assert here.cached_tokens >= len(before.prompt_ids)
     assert json.loads((folder / "run.json").read_text())["turns"] == "each"
+
+
+def test_notebooks_show_conversations_by_turns(demo_server: DemoServer, demo_folder: Path, tmp_path: Path) -> None:
+    write_tool_cycles(tmp_path)
+    run_file = tmp_path / "tiny.yaml"
+    run_file.write_text(
+        json.dumps(
+            {
+                "run": "tiny",
+                "model": {"tokenizer": str(demo_folder), "template_kwargs": {"thinking": True}},
+                "servers": {"urls": [demo_server.url]},
+                "sampling": {"temperature": 0.0, "max_new_tokens": 256},
+                "audit": {"replay": 2},
+                "datasets": {"B3_tool_cycles": {"prompts": TOOL_CYCLES, "turns": "each", "limit": 6}},
+            }
+        )
+    )
+    assert main(["run", str(run_file), "--outputs", str(tmp_path / "outputs")]) == 0
+    folder = tmp_path / "outputs" / "tiny" / "B3_tool_cycles"
+    pages = {path.stem[:2]: path.read_text() for path in (folder / "reports").iterdir()}
+    assert "6 conversations foresee 29 answers" in pages["01"]
+    for page in ("02", "03"):
+        assert (
+            f"{sum(end.reason == 'complete' for end in read_endings(folder).values())} of 6 conversations"
+            in pages[page]
+        )
+    assert "in their prefix cache" in pages["02"]
+    assert pages["03"].count("tool result ·") >= 1
+    verified = pq.read_table(folder / "verified.parquet").to_pylist()
+    assert len(verified) == lines(folder) > 6
+    assert {row["verdict"] for row in verified} <= {"accept", "flag"}
+    made = (folder / JOURNAL).read_bytes()
+    assert main(["run", str(run_file), "--outputs", str(tmp_path / "outputs")]) == 0
+    assert (folder / JOURNAL).read_bytes() == made

@@ -39,7 +39,6 @@ DOUBTS = (
     "empty_answer",
 )
 """Reasons of verification (checks.DEFAULT_POLICY) that end a conversation; the first that an answer has is told."""
-_TOLD = "verification says why"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +68,7 @@ def read_answer(
     sample, doubts = _sample(response, table.tokenizer)
     doubt = next((reason for reason in DOUBTS if reason in doubts), None)
     if doubt:
-        return Ended(doubt, _TOLD)
+        return Ended(doubt, f"an answer of {len(response.output_ids):,} ids, shape {sample.shape}")
     if not sample.ends_with_stop:
         return Ended("no_stop_id", f"it ended with id {response.output_ids[-1]}, matched {response.matched!r}")
     try:
