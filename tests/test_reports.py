@@ -98,13 +98,15 @@ def test_a_page_stays_under_a_megabyte_and_says_what_it_leaves_out(tmp_path: Pat
 
 def test_a_failure_stands_on_top_with_the_next_step(tmp_path: Path) -> None:
     error = new_output("error", ename="ServerError", evalue="no server at X", traceback=["Traceback", "File 1"])
-    html = page_of(tmp_path, new_markdown_cell("# Generate"), code_cell(error))
+    html = page_of(tmp_path, new_markdown_cell("# Generate"), code_cell(source="before()"), code_cell(error))
     check_page(html)
     assert html.index("This stage did not finish.") < html.index("<main>")
     assert html.count('id="failed-cell"') == 1
     assert html.count("ServerError: no server at X") == 2
     assert "run the same command (rawtokens run RUN.yaml) again" in html
     assert "File 1" in html
+    assert '<details class="code" open><summary>Code</summary><pre><code>run()' in html
+    assert html.count('<details class="code" open>') == 1
 
 
 def test_a_page_explains_the_reasons_that_it_names(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ def render_report(executed: Path, report: Path, *, title: str) -> None:
     failure = next((block for block in reversed(blocks) if block["kind"] == "error"), None)
     if failure:
         failure["id"] = "failed-cell"
+        before = blocks[: blocks.index(failure)]
+        code = next((block for block in reversed(before) if block["kind"] == "code"), None)
+        if code is not None:
+            code["open"] = True
     codes: list[str] = []
     for block in blocks:
         if block["kind"] == "html":
