@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rawtokens.capture.tries import MAXIMUM_BREAKDOWNS
 from rawtokens.engines.answers import ServerFacts
 from rawtokens.errors import InputError, RunStopped
-from rawtokens.generation import MAXIMUM_BREAKDOWNS, Progress, Target, generate
+from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, REJECTED, read_keys, read_rejections
 from rawtokens.records import PROMPTS_SCHEMA, Sampling
 
@@ -23,7 +24,7 @@ POISON = 999
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("rawtokens.capture.tries.RETRY_SECONDS", 0.0)
     monkeypatch.setattr("rawtokens.capture.servers.LONGEST_REST", 0.005)
 
 

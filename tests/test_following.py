@@ -290,7 +290,7 @@ def test_shards_keep_conversations_together_and_make_the_same_records(
 def test_a_rejected_turn_ends_its_conversation_and_a_retry_goes_on_there(
     whole: Path, target: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("rawtokens.capture.tries.RETRY_SECONDS", 0.0)
     folder = prepare(tmp_path / "rejected", target, ROWS)
     progress = run(folder, target, Model(target, lambda text: "REJECT" if "Return of" in text else speak(text)))
     rejected = {item.key for item in read_rejections(folder)}

@@ -25,7 +25,7 @@ Handler = Callable[[dict[str, list[int]]], httpx.Response]
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("rawtokens.capture.tries.RETRY_SECONDS", 0.0)
     monkeypatch.setattr("rawtokens.capture.servers.LONGEST_REST", 0.01)
 
 

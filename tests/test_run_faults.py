@@ -25,7 +25,7 @@ TWO = "http://two:30000"
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawtokens.generation.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("rawtokens.capture.tries.RETRY_SECONDS", 0.0)
     monkeypatch.setattr("rawtokens.generation._REPORT_SECONDS", 0.02)
     monkeypatch.setattr("rawtokens.generation.ABORT_SECONDS", 0.2)
     monkeypatch.setattr("rawtokens.capture.asking.ABORT_SECONDS", 0.2)

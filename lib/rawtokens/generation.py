@@ -1,4 +1,4 @@
-"""The run over prompts: a bounded window of requests, retries, and one record for every prompt and sample.
+"""The run over prompts: a bounded window of requests, and one record for every prompt and sample.
 
 What stands in the journal or was rejected is not asked again, so a killed run continues where it was. A row that
 can't be generated is rejected with its reason and the run goes on; storage, a refused key, NaN weights and a
@@ -8,24 +8,23 @@ like on the wire (engines do) nor whether it is a good one (verification does).
 
 import asyncio
 import contextvars
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import msgspec
 
 from .capture.asking import ABORT_SECONDS, Asker, Target
-from .capture.given_up import GivenUp, breaks_servers, stopped_by
+from .capture.given_up import GivenUp
 from .capture.own_loop import in_own_loop
 from .capture.planned import Following, Request, count_planned, planned_requests
 from .capture.progress import Progress, Tally
 from .capture.rejections import RejectedRows
 from .capture.run_progress import progress_now
-from .capture.servers import DEFAULT_WINDOW, Server, ServerPool, broke_down, spread
+from .capture.servers import DEFAULT_WINDOW, ServerPool, spread
 from .capture.transport import allow_connections, open_post
+from .capture.tries import Tries
 from .engines.answers import Ids
 from .errors import RunStopped
 from .journal import JOURNAL, Journal, open_journal, recorded_weights
@@ -33,9 +32,6 @@ from .records import ResponseLine
 
 __all__ = ["DEFAULT_WINDOW", "Progress", "Target", "generate"]
 
-MAXIMUM_TRIES = 5
-MAXIMUM_BREAKDOWNS = 6  # and alone in flight at the last: a long row is in flight at the deaths that another causes
-RETRY_SECONDS = 0.25  # at most 7.5 s over five tries: a server that fails for a moment costs no rows
 _REPORT_SECONDS = 3.0
 
 
@@ -81,6 +77,7 @@ class _Run:
     asker: Asker
     rejected: RejectedRows
     given_up: GivenUp
+    tries: Tries
 
     def __init__(
         self,
@@ -121,6 +118,15 @@ class _Run:
                 weights = recorded_weights(self.folder)
                 self.asker = Asker(post, target, api_key=self.api_key, weight_version=weights)
                 self.given_up = GivenUp(self.asker, self.rejected)
+                self.tries = Tries(
+                    self.asker,
+                    self.pool,
+                    self.given_up,
+                    keep=self.keep,
+                    failed=self.tally.failed,
+                    stopping=self.stopping,
+                    patience_seconds=target.patience_seconds,
+                )
                 await self.work_through(connections)
         return self.at_end or self.progress()
 
@@ -164,7 +170,7 @@ class _Run:
         for request in requests:
             following: Request | None = request
             while following:  # a conversation's turns, one behind the other, by the same worker
-                line = await self.answer(following)
+                line = await self.tries.answer(following)
                 following = await self.turn_behind(following, line)
                 if self.stopping.is_set():
                     return
@@ -177,64 +183,9 @@ class _Run:
         self.planned = self.following.planned
         return found
 
-    async def answer(self, request: Request) -> ResponseLine | None:
-        """One request to its record, or to its rejection (None)."""
-        attempt, breakdowns = 1, 0
-        while (server := await self.choose(request)) is not None:
-            outcome = await self.asker.ask(server, request, attempt)
-            if isinstance(outcome, ResponseLine):
-                self.keep(server, outcome)
-                return outcome
-            self.tally.failed(outcome.reason)
-            # A route that was there is gone for the moment: a proxy whose backend restarts says 404.
-            if outcome.next == "wait" or (outcome.reason == "no_generate_route" and server.proven):
-                server.failed(outcome)
-                breakdowns += broke_down(outcome)
-                if breakdowns >= MAXIMUM_BREAKDOWNS and server.alone:
-                    await self.given_up.add(server, request, breaks_servers(outcome, breakdowns))
-                    return None
-                continue
-            server.answered()
-            if outcome.next == "stop":
-                raise stopped_by(server, outcome)
-            if self.stopping.is_set():
-                return None
-            if outcome.next == "reject" or attempt == MAXIMUM_TRIES:
-                await self.given_up.add(server, request, outcome)
-                return None
-            await self.pause(random.uniform(0.0, RETRY_SECONDS * 2**attempt))
-            attempt += 1
-        return None
-
-    async def choose(self, request: Request) -> Server | None:
-        """A server with room, as soon as there is one; None where the run is being stopped."""
-        while not self.stopping.is_set():
-            server = self.pool.choose()
-            if server is None:
-                self.pool.check_patience(self.target.patience_seconds)
-                await self.pause(self.pool.pause())
-            elif not server.failures:
-                return server
-            elif failure := await self.asker.probe(server, request.prompt_ids[:1]):
-                if failure.next == "stop" and not server.proven:
-                    raise stopped_by(server, failure)
-                server.failed(failure)
-            elif server.failures:  # of many that waited for the same probe one says so, then all look for room
-                server.answered()
-        return None
-
-    def keep(self, server: Server, line: ResponseLine) -> None:
+    def keep(self, line: ResponseLine) -> None:
         self.journal.append_line(line.key, msgspec.json.encode(line))
         self.tally.answered(line)
-        server.answered()
-        server.finished(line.completion_tokens, line.latency_s)
-        self.given_up.release(server)
-
-    async def pause(self, seconds: float) -> None:
-        """Sleep, but no longer than until the run is stopped."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.stopping.wait()
 
     async def drain(self, workers: Sequence[asyncio.Task[None]], seconds: float) -> None:
         """Let what is in flight finish, then abort it on the servers; what finished meanwhile is written."""
