@@ -15,13 +15,13 @@ from ..addresses import api_key_from
 from ..capture.planned import count_missing
 from ..conversations import prompt_files
 from ..errors import InputError, TokenizerError
-from ..journal import JOURNAL, REJECTED, journal_paths, rejection_paths
+from ..journal import REJECTED
 from ..locking import lock
 from ..prompts import PROMPTS
 from ..run_file import RunFile, looks_like_path
 from ..runs import MANIFEST, guard_settings
 from ..shards import WHOLE, Shard
-from ..turns.endings import ended_files
+from .stage_files import check_made, stage_files
 from .stage_parameters import Scalar, prompt_options, shown_settings, stage_parameters
 
 NOTEBOOKS = {
@@ -40,8 +40,6 @@ _TITLES = {
     "04": "Report token statistics",
     "05": "Export training data",
 }
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".md")
-VERIFIED = "verified.parquet"
 STAGES_LOCK = ".stages.lock"
 _INDEX_LOCK = ".index.lock"
 _TURN_SECONDS = 600.0
@@ -157,18 +155,9 @@ def _check_inputs(plan: Plan) -> None:
                 if not prompts.is_file():
                     raise InputError(f"{prompts} of {name} is no file; give a file, or a pattern such as {prompts}/*")
         else:
-            _check_made(folder, plan.stages[0], name)
+            check_made(folder, plan.stages[0], name)
     if "00" in plan.stages or _lacking(plan):
         api_key_from(plan.settings.servers.api_key_env or "")
-
-
-def _check_made(folder: Path, stage: str, name: str) -> None:
-    """Refuse a stage that is asked for alone where the stages before it have not made what it reads."""
-    made = {"01": (folder / PROMPTS).exists(), "02": bool(journal_paths(folder)), "03": (folder / VERIFIED).exists()}
-    files = {"01": PROMPTS, "02": JOURNAL, "03": VERIFIED}
-    for earlier in sorted(made):
-        if earlier < stage and not made[earlier]:
-            raise InputError(f"{folder / files[earlier]} is missing; run stage {earlier} for {name} first")
 
 
 def _lacking(plan: Plan) -> set[str]:
@@ -272,37 +261,4 @@ def _executed(plan: Plan, stage: str, name: str) -> Path:
 
 
 def _files(plan: Plan, stage: str, name: str) -> tuple[list[Path], list[Path]]:
-    """What a stage reads and what it writes, by path; stage 02's reading is guarded by run.json, not by a digest."""
-    folder = plan.run_folder / name
-    journals = journal_paths(folder)
-    if stage == "00":
-        return [], [folder / "server_check.json"]
-    if stage == "01":
-        return [*prompt_files(plan.settings.datasets[name].prompts), *_tokenizer_files(plan)], [folder / PROMPTS]
-    if stage == "02":
-        own = [folder / plan.shard.file_name(JOURNAL)]
-        return [folder / PROMPTS], own if plan.shard != WHOLE else journals or own
-    if stage == "03":
-        turns = ["turns.parquet"] if plan.settings.datasets[name].turns == "each" else []
-        made = [folder / name for name in ("verified.parquet", "audits.parquet", "audits.json", *turns)]
-        return [folder / PROMPTS, *journals, *ended_files(folder), *_tokenizer_files(plan)], made
-    if stage == "05":
-        compared = [Path(file) for file in plan.settings.training.evaluation_prompts]
-        training = folder / "training"
-        made = [path for path in training.rglob("*") if path.is_file() and not path.name.startswith(".")]
-        read = [folder / PROMPTS, folder / "verified.parquet", *journals, *_tokenizer_files(plan), *compared]
-        return read, [training / "manifest.json", *sorted(made)]
-    read = [folder / name for name in (PROMPTS, VERIFIED, "completion.json", "audits.json", MANIFEST)]
-    cards = [path for path in (folder / "data_card.md", folder / "data_card.html") if path.exists()]
-    return [*read, *rejection_paths(folder), *journals], [folder / "summary.json", *cards]
-
-
-def _tokenizer_files(plan: Plan) -> list[Path]:
-    """Every file of a tokenizer's folder but weights, and a prompt encoder's: each may decide an id.
-
-    A hub id is told by its revision.
-    """
-    folder = Path(plan.settings.model.tokenizer)
-    function = Path((plan.settings.model.prompt_encoder or "").rpartition(":")[0])
-    found = [*(folder.iterdir() if folder.is_dir() else []), function]
-    return sorted(path for path in found if path.is_file() and path.suffix not in _WEIGHTS)
+    return stage_files(plan.settings, stage, name, folder=plan.run_folder / name, shard=plan.shard)
