@@ -27,8 +27,10 @@ class ReadBack(NamedTuple):
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """A file format.
 
-    `ram_bytes` is what its reader takes for an id and its mask entry, measured; shards are cut by it. `write` opens a
-    file and gives a function that adds rows to it; `read` gives the rows of a written file.
+    `ram_bytes` is what its reader takes at its peak for an id and its mask entry; shards are cut by it. Measured over
+    files of 1M and 5M ids: SpecForge 44 (Python lists), speculators 60 in its main process, torch.load 8.5. For
+    Parquet and Arrow it is what they are in memory. `write` opens a file and gives a function that adds rows to it;
+    `read` gives the rows of a written file.
     """
 
     name: str

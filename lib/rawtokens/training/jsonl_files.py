@@ -85,7 +85,7 @@ SPECFORGE = Format(
 SPECULATORS = Format(
     name="speculators",
     suffix="jsonl",
-    ram_bytes=32.0,
+    ram_bytes=60.0,
     read_by="speculators 0.9.0: prepare-data --data",
     write=partial(_write, name_of_key="id"),
     read=_read,

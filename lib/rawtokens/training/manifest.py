@@ -23,6 +23,7 @@ _RUN = (
     "sampling",
 )
 _MATERIAL = (
+    "rows",
     "mask",
     "boundary_shift",
     "truncated_in_thinking",
