@@ -443,3 +443,11 @@ def test_status_counts_conversations_that_go_on(target: Tokenizer, tmp_path: Pat
     line = next(status_lines(plan))
     made, going = len(records(folder)), count_missing(folder, 1)
     assert line == (f"A: 4 conversations planned, {made} turns generated, {going} conversations go on, 0 rejected")
+
+
+def test_prompts_that_cannot_be_read_are_told_by_who_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "prompts.parquet").write_bytes(b"PAR1 no more")
+    assert not has_turns(tmp_path)
+    assert not has_turns(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="run stage 01 again"):
+        count_missing(tmp_path, 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import pyarrow as pa
 
 from ..capture.known_keys import KnownKeys
 from ..capture.planned import Keys
@@ -45,13 +46,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_turns(folder: Path) -> bool:
-    """Whether every turn of a data set's conversations is generated (turns: each); False without prompts."""
-    path = folder / PROMPTS
-    if not path.exists():
+    """Whether every turn of a data set's conversations is generated (turns: each).
+
+    False without prompts, and where they can't be read: who reads them says so.
+    """
+    try:
+        with open_parquet(folder / PROMPTS) as file:
+            if "later" not in file.schema_arrow.names:
+                return False
+    except (OSError, pa.ArrowException):
         return False
-    with open_parquet(path) as file:
-        if "later" not in file.schema_arrow.names:
-            return False
     first = next(prompt_batches(folder, ["later"], rows=1), None)
     return first is not None and first["later"].null_count == 0
 

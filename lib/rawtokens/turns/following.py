@@ -22,7 +22,7 @@ from ..shards import WHOLE, Shard
 from .endings import ENDED, Standing, standings
 from .history import Ended
 from .keys import TurnKey, split_key
-from .script import script_digest
+from .script import expected_turns, script_digest
 from .side_files import SideFile
 from .talk import NextTurn, Reader, Talk, next_turn
 from .tool_results import ToolResults
@@ -38,7 +38,8 @@ class Following:
         self._folder, self._reader, self._shard = folder, reader, shard
         self._results = ToolResults(folder, tool_function, shard=shard)
         self._ended = SideFile(folder, ENDED, shard)
-        self._standing: dict[TurnKey, Standing] = {}
+        self._begun: list[Standing] = []  # as many as were under way when the last run ended
+        self._counted: dict[TurnKey, int] = {}  # of what is in flight: generations that `planned` counts it with
         self._talks: dict[TurnKey, tuple[Talk, str]] = {}  # of what is in flight, with the script's digest
         self._threads = ThreadPoolExecutor(max_workers=1)  # a tokenizer is asked by one thread at a time
         self.planned = 0
@@ -49,8 +50,8 @@ class Following:
         for found in standings(self._folder, samples, known, rejected, shard=self._shard):
             self.planned += found.planned
             present += found.turns
-            if not found.over:
-                self._standing[found.key] = found
+            if found.turns and not found.over:
+                self._begun.append(found)
         return self.planned, present
 
     def requests(self, first: Iterable[Request]) -> Iterator[Request]:
@@ -62,7 +63,8 @@ class Following:
             prompt_key = request.key.rpartition("/")[0]
             while prompt_key not in block:
                 block = {str(row["key"]): row for row in next(blocks).to_pylist()}
-            self._talks[split_key(request.key)] = talk_of(block[prompt_key])
+            key, row = split_key(request.key), block[prompt_key]
+            self._talks[key], self._counted[key] = talk_of(row), expected_turns(msgspec.json.decode(str(row["later"])))
             yield request
 
     async def after(self, request: Request, line: ResponseLine | None) -> Request | None:
@@ -87,25 +89,24 @@ class Following:
             return None
         self._talks[key.conversation] = found.talk, digest
         following = key._replace(turn=key.turn + 1)
-        self.planned += following.turn >= self._standing[key.conversation].planned
+        self.planned += following.turn >= self._counted[key.conversation]
         return Request(key=str(following), prompt_ids=found.prompt_ids)
 
     def _over(self, key: TurnKey, turns: int) -> None:
         """Count a conversation with the turns that it came to."""
-        self.planned += turns - max(self._standing.pop(key.conversation).planned, turns)
+        self.planned += turns - max(self._counted.pop(key.conversation), turns)
 
     def _resumed(self) -> Iterator[Request]:
         """Every conversation that had begun, at its next turn."""
         begun: dict[str, list[Standing]] = {}
-        for found in self._standing.values():
-            if found.turns:
-                begun.setdefault(f"{found.key.source_id}#0", []).append(found)
+        for found in self._begun:
+            begun.setdefault(f"{found.key.source_id}#0", []).append(found)
         if not begun:
             return
-        lines = _lines_of(self._folder, {found.key for samples in begun.values() for found in samples})
+        lines = _lines_of(self._folder, {found.key for found in self._begun})
         for row in (row for batch in prompt_batches(self._folder, COLUMNS) for row in batch.to_pylist()):
             for found in begun.get(row["key"], ()):
-                turns = lines[found.key]
+                turns, self._counted[found.key] = lines[found.key], found.planned
                 if request := self._replayed(found.key, row, [turns[turn] for turn in range(found.turns)]):
                     yield request
 
