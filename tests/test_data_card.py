@@ -104,8 +104,22 @@ def test_the_card_as_readme_loads_the_data_with_every_id(folder: Path, tmp_path:
     assert rows["output_ids"][:] == pq.read_table(folder / "verified.parquet")["output_ids"].to_pylist()
 
 
+def test_the_card_s_own_words_load_it(folder: Path, tmp_path: Path) -> None:
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    shutil.copy(folder / "verified.parquet", hub)
+    card = data_card(folder, "B1")
+    (hub / "README.md").write_text(card)
+    code = card.partition("```python\n")[2].partition("```")[0]
+    code = code.replace('"OWNER/NAME"', f"{str(hub)!r}, cache_dir={str(tmp_path / 'cache')!r}")
+    found: dict[str, object] = {}
+    exec(code, found)
+    assert found["ids"] == [*small_dataset.PROMPT, 1, 2, 3, small_dataset.CLOSER, 4, small_dataset.END]
+
+
 def test_other_splits_are_named(folder: Path) -> None:
     card = data_card(folder, "B1", splits={"train": "data/train-*.parquet", "test": "data/test-*.parquet"})
+    assert "prompt_ids" not in card.partition("## How to load it")[2]  # whose columns they are is not known here
     assert DatasetCard(card).data.to_dict()["configs"] == [  # type: ignore[no-untyped-call]
         {
             "config_name": "default",

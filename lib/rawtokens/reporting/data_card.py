@@ -80,9 +80,10 @@ def write_data_card(folder: Path, dataset: str) -> str:
 def data_card(folder: Path, dataset: str, *, splits: Mapping[str, str] | None = None) -> str:
     """The card as Markdown with the hub's YAML front matter.
 
-    `splits` are the data files by split, as patterns relative to the card; by default verified.parquet is the split
-    train. Raises InputError where a stage's file is missing.
+    `splits` are the data files by split, as patterns relative to the card, of whatever columns; by default
+    verified.parquet is the split train. Raises InputError where a stage's file is missing.
     """
+    verified = splits is None
     splits = splits or {"train": "verified.parquet"}
     numbers, manifest = _summary(folder), read_manifest(folder)
     if "fingerprint" not in manifest:
@@ -113,6 +114,7 @@ def data_card(folder: Path, dataset: str, *, splits: Mapping[str, str] | None = 
         drift=_drift(folder),
         completion=_completion(numbers),
         first_split=next(iter(splits)),
+        verified=verified,
     )
     return Scrubber().text(card)
 
