@@ -1,6 +1,9 @@
 """The command export and what it publishes; settings of a run file; one row's mask to look at."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -170,6 +173,25 @@ def test_the_hub_gets_what_a_folder_would_get(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Hub, "failure", OSError("401 Client Error"))
     with pytest.raises(RunStopped, match="the hub did not take me/data: 401 Client Error; log in by `hf auth login`"):
         publish(folder, exported, "hub:me/data", name="A")
+
+
+def test_a_hub_that_does_not_answer_is_no_traceback(tmp_path: Path) -> None:
+    """The real client, against a port that nobody listens on, in a process of its own: it reads its address once."""
+    folder = write(tmp_path / "A")
+    export(folder, markers=KIMI, settings=TrainingSettings(held_out=0.0), on_line=lambda _: None)
+    program = (
+        "import sys; from pathlib import Path; from rawtokens.errors import RunStopped\n"
+        "from rawtokens.training.manifest import read_exports\n"
+        "from rawtokens.training.publish import publish\n"
+        "folder = Path(sys.argv[1])\n"
+        "try: publish(folder, read_exports(folder), 'hub:me/data', name='A')\n"
+        "except RunStopped as error: print(error)\n"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_secret"}
+    command = [sys.executable, "-c", program, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.startswith("the hub did not take me/data: ")
+    assert "hf_secret" not in done.stdout
 
 
 def test_a_run_files_training_section_is_checked(run_file: Path) -> None:

@@ -77,7 +77,9 @@ def _upload(place: Path, repository: str, *, private: bool) -> str:
         done = api.upload_folder(
             folder_path=place, repo_id=repository, repo_type="dataset", commit_message="Training data of rawtokens"
         )
-    except (OSError, ValueError, RuntimeError) as error:  # its HTTP errors are OSErrors, its others one of these
+    except (
+        Exception
+    ) as error:  # what its HTTP client raises depends on its version: httpx2's, in 2.4, have no base of ours
         raise RunStopped(
             f"the hub did not take {repository}: {one_line(error)}; log in by `hf auth login` with a token that may "
             "write, then run the same command"
