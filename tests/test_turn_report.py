@@ -6,13 +6,16 @@ import pyarrow.parquet as pq
 import pytest
 from test_following import ROWS, Model, prepare, run, speak
 
-from rawtokens.errors import InputError
+from rawtokens.errors import InputError, RunStopped
 from rawtokens.fidelity.audit_rows import conversation_of, read_conversations
+from rawtokens.reporting.completion_bias import output_lengths, read_planned
+from rawtokens.reporting.completion_takeaways import completion
 from rawtokens.reporting.throughput import read_timings
 from rawtokens.target.rendering import PromptOptions
 from rawtokens.target.target_tokenizer import Tokenizer
 from rawtokens.turns import report
 from rawtokens.turns.derived import derive_turns
+from rawtokens.turns.endings import read_endings
 from rawtokens.verification import verify_journal
 
 
@@ -131,3 +134,19 @@ def test_audits_find_the_conversation_of_every_turn(folder: Path) -> None:
         "b#2/0": ["user", "assistant", "tool", "assistant", "user"],
     }
     assert conversation_of(found, "a#1/x#9/0") is None
+
+
+def test_a_stopped_run_of_conversations_misses_those_that_go_on(target: Tokenizer, tmp_path: Path) -> None:
+    stopped = prepare(tmp_path / "stopped", target, ROWS)
+    with pytest.raises(RunStopped):
+        run(stopped, target, Model(target, dies_at=4), window=1)
+    rows = read_planned(stopped, 1)
+    assert rows["key"].tolist() == ["a#1/x#0/0", "b#0/0", "c#0/0", "d#0/0"]
+    over = [str(key) for key in read_endings(stopped)]
+    assert rows["key"][rows["state"] == "generated"].tolist() == over
+    assert (rows["state"] == "not asked").sum() == 4 - len(over) > 0
+    lengths = output_lengths(rows, read_timings(stopped), stopped)
+    said = completion(rows, lengths, unit="conversations")
+    assert said.startswith("Of 4 planned conversations: " if over else "Nothing is generated yet; of 4 planned conv")
+    run(stopped, target)
+    assert (read_planned(stopped, 1)["state"] == "generated").all()

@@ -6,7 +6,7 @@ length of output, where what was in flight at the stop counts as longer than it 
 and Meier, see `time_left`). This module does not know how good a response is, nor what a prompt is about.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from ..capture.time_left import kaplan_meier
 from ..journal import journal_paths, write_atomically
 from ..prompts import prompt_batches
 from ..records import Json
+from ..turns.endings import Standing, has_turns, standings
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,6 +53,9 @@ def read_planned(folder: Path, samples_per_prompt: int) -> pd.DataFrame:
 
     Columns: key, prompt_tokens, thinking, template_kwargs (as JSON), tools (bool: has any), turn, place (in the file,
     0 to 1), state (of STATES). Reads no ids. Raises InputError for a damaged file.
+
+    Where every turn of conversations is generated, a row is a conversation by its first turn's key; it counts as
+    generated where it is over.
     """
     columns = ["key", "prompt_tokens", "thinking", "template_kwargs", "turn", "tools"]
     parts = []
@@ -65,12 +69,26 @@ def read_planned(folder: Path, samples_per_prompt: int) -> pd.DataFrame:
     rows = prompts.loc[prompts.index.repeat(samples_per_prompt)].reset_index(drop=True)
     samples = np.tile(np.arange(samples_per_prompt), len(prompts)).astype(str)
     rows["key"] = rows["key"].astype("str") + "/" + pd.Series(samples, dtype="str")
-    there = KnownKeys.of(journal_paths(folder)).contains_each(rows["key"].tolist())
+    known = KnownKeys.of(journal_paths(folder))
     rejected = {item.key for item in each_rejection(folder) if item.stage == "generate"}
+    if has_turns(folder):
+        going = _in_flight(folder)
+        found = standings(folder, samples_per_prompt, known, rejected)
+        rows["state"] = pd.Categorical([_state(item, going) for item in found], categories=STATES)
+        return rows
+    there = known.contains_each(rows["key"].tolist())
     states = np.where(rows["key"].isin(_in_flight(folder)), STATES[1], STATES[2])
     states = np.where(rows["key"].isin(rejected), STATES[3], states)
     rows["state"] = pd.Categorical(np.where(there, STATES[0], states), categories=STATES)
     return rows
+
+
+def _state(conversation: Standing, in_flight: Container[str]) -> str:
+    if conversation.rejected:
+        return STATES[3]
+    if conversation.over:
+        return STATES[0]
+    return STATES[1] if str(conversation.key._replace(turn=conversation.turns)) in in_flight else STATES[2]
 
 
 def output_lengths(rows: pd.DataFrame, timings: pd.DataFrame, folder: Path) -> Lengths:

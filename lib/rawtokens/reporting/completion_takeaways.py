@@ -10,15 +10,18 @@ from .completion_bias import NEGLIGIBLE, PLACE, STATES, Lengths, bias_table, lar
 from .wording import duration
 
 
-def completion(rows: pd.DataFrame, lengths: Lengths) -> str:
-    """What is missing, and how what is generated differs from what was planned, from `completion_bias`."""
+def completion(rows: pd.DataFrame, lengths: Lengths, *, unit: str = "generations") -> str:
+    """What is missing, and how what is generated differs from what was planned, from `completion_bias`.
+
+    `unit` is what a row is: generations, or conversations.
+    """
     counts = {state: int((rows["state"] == state).sum()) for state in STATES}
     if counts[STATES[0]] == len(rows):
-        return f"Nothing is missing: all {len(rows):,} planned generations are there."
+        return f"Nothing is missing: all {len(rows):,} planned {unit} are there."
     lost = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     if not counts[STATES[0]]:
-        return f"Nothing is generated yet; of {len(rows):,} planned generations: {lost}."
-    return f"Of {len(rows):,} planned generations: {lost}. {_shift(rows)}{_cut_off(lengths)}"
+        return f"Nothing is generated yet; of {len(rows):,} planned {unit}: {lost}."
+    return f"Of {len(rows):,} planned {unit}: {lost}. {_shift(rows)}{_cut_off(lengths)}"
 
 
 def _shift(rows: pd.DataFrame) -> str:
