@@ -33,7 +33,7 @@ def storage_table(exports: Sequence[ExportedFormat]) -> pd.DataFrame:
                 "ids": ids,
                 "MB": size / 1e6,
                 "bytes an id": size / ids if ids else float("nan"),
-                "GB of RAM a file": max((file.ram_bytes for file in entry.files), default=0) / 1e9,
+                "MB of RAM a file": max((file.ram_bytes for file in entry.files), default=0) / 1e6,
             }
         )
     return pd.DataFrame(lines)

@@ -42,7 +42,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     shard_gb: float = 16.0
     draft_vocabulary: int = 32_000
     hidden_size: int = 7_168
-    report_lengths: tuple[int, ...] = (2_048, 4_096, 8_192, 16_384, 32_768)
+    report_lengths: tuple[int, ...] = (128, 512, 2_048, 4_096, 8_192, 16_384, 32_768)
     evaluation_prompts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

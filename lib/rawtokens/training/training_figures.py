@@ -4,7 +4,7 @@ This module does not know where the numbers come from.
 """
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ..reporting.curves import name_lines, share_axis, share_curves
 from ..reporting.drawing import GREY, new_axes, nothing_to_draw, titled
@@ -49,8 +49,8 @@ def trainer_losses(report: LossReport) -> Figure:
         axes.plot(lines["max length"], lines["share lost"], marker=mark, markersize=4, label=str(name))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(set(table["max length"])))
-    axes.set_xlabel("a trainer's maximum length, in ids (log scale)")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("a trainer's maximum length, in ids (log scale; k is 1,024)")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     share_axis(axes, "share of ids lost")
     name_lines(figure, axes)
