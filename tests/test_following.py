@@ -19,6 +19,7 @@ from rawtokens.errors import InputError, RunStopped
 from rawtokens.generation import Progress, Target, generate
 from rawtokens.journal import JOURNAL, journal_paths, read_rejections, read_responses
 from rawtokens.notebook_stages.pipeline import Plan
+from rawtokens.notebook_stages.stage_parameters import stage_parameters
 from rawtokens.prompts import tokenize_file
 from rawtokens.records import Ending, Json, Response, Sampling
 from rawtokens.run_file import load_run_file
@@ -374,11 +375,26 @@ def test_a_function_that_is_not_there_is_refused_before_anything_starts(target: 
 def test_one_turn_a_prompt_needs_no_tokenizer_in_stage_02(target: Tokenizer, tmp_path: Path) -> None:
     folder = prepare(tmp_path / "last", target, ROWS, PromptOptions(turns="last"))
     assert not has_turns(folder)
-    assert following_for(folder, tokenizer="/nowhere") is None
+    assert following_for(folder, '{"tokenizer": "/nowhere"}') is None
     assert derive_turns(folder, target) == {}
     assert not (folder / TURNS).exists()
-    with pytest.raises(InputError, match="set `turns: each`"):
-        following_for(folder, tokenizer="/nowhere", tool_function="x:y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("{}", "conversations names no tokenizer"),
+        ("[]", "expected JSON like"),
+        ('{"tokeniser": "a"}', "tokeniser"),
+        ('{"tokenizer": "/nowhere/at/all"}', "no such folder"),
+    ],
+)
+def test_conversations_without_a_usable_tokenizer_are_refused(
+    settings: str, words: str, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "each", target, ROWS[2:3])
+    with pytest.raises(InputError, match=words):
+        following_for(folder, settings)
 
 
 def test_another_tokenizer_than_stage_01_s_is_refused(target: Tokenizer, tmp_path: Path) -> None:
@@ -437,6 +453,9 @@ def test_status_counts_conversations_that_go_on(target: Tokenizer, tmp_path: Pat
     )
     settings = load_run_file(tmp_path / "run.yaml")
     assert settings.datasets["A"].tool_function == f"{folder}/tools.py:answer"
+    given = stage_parameters(settings, "02", "A", folder=folder)["conversations"]
+    assert json.loads(str(given))["tokenizer"] == "org/model"
+    assert json.loads(str(given))["tool_function"] == f"{folder}/tools.py:answer"
     plan = Plan(settings=settings, run_folder=tmp_path, notebooks=tmp_path, datasets=("A",))
     with pytest.raises(RunStopped):
         run(folder, target, Model(target, dies_at=4))

@@ -136,6 +136,7 @@ def test_notebooks_show_conversations_by_turns(demo_server: DemoServer, demo_fol
         )
     assert "in their prefix cache" in pages["02"]
     assert pages["03"].count("tool result ·") >= 1
+    assert not [name for name, page in pages.items() if str(tmp_path) in page or str(demo_folder) in page]
     verified = pq.read_table(folder / "verified.parquet").to_pylist()
     assert len(verified) == lines(folder) > 6
     assert {row["verdict"] for row in verified} <= {"accept", "flag"}

@@ -4,6 +4,7 @@ Arguments: the data set's folder, the server's URL, the tokenizer's folder. Gree
 """
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def follow(folder: Path, url: str, tokenizer: str, *, window: int = 8) -> None:
         fingerprint=runs.record_generating(folder, facts, sampling),
         facts=facts,
     )
-    asyncio.run(generate(folder, target, window=window, following=following_for(folder, tokenizer=tokenizer)))
+    following = following_for(folder, json.dumps({"tokenizer": tokenizer}))
+    asyncio.run(generate(folder, target, window=window, following=following))
 
 
 if __name__ == "__main__":

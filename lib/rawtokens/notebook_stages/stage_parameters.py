@@ -56,7 +56,8 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
         taken = {**place, **servers, "max_in_flight": window if isinstance(window, int) else 0, **sampling}
         if settings.datasets[name].turns != "each":
             return taken
-        return {**taken, **tokenizer, "tool_function": settings.datasets[name].tool_function or ""}
+        conversations = {**tokenizer, "tool_function": settings.datasets[name].tool_function or ""}
+        return {**taken, "conversations": msgspec.json.encode(conversations).decode()}
     if stage == "03":
         audit = settings.audit
         asked = {"replay_rows": audit.replay, "rerendered_rows": audit.rerender, "audit_seed": audit.seed}

@@ -22,39 +22,46 @@ if TYPE_CHECKING:
 _SAME = ("tokenizer_sha256", "chat_template_sha256", "prompt_encoder_sha256")
 
 
-def following_for(
-    folder: Path,
-    *,
-    tokenizer: str,
-    revision: str = "",
-    trust_remote_code: bool = False,
-    prompt_encoder: str = "",
-    markers: str = "",
-    tool_function: str = "",
-    shard: Shard = WHOLE,
-) -> "Following | None":
+class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What notebook 02 is given for conversations: the parameters of `load_tokenizer`, and `tool_function`.
+
+    The template's date is stage 01's.
+    """
+
+    tokenizer: str = ""
+    revision: str = ""
+    trust_remote_code: bool = False
+    prompt_encoder: str = ""
+    markers: str = ""
+    tool_function: str = ""
+
+
+def following_for(folder: Path, settings: str, *, shard: Shard = WHOLE) -> "Following | None":
     """What `generate` needs to follow conversations; None, and no tokenizer loaded, where one turn a prompt is made.
 
-    The tokenizer's parameters are those of `load_tokenizer`; the template's date is stage 01's. Raises as that,
-    `reader_for` and `Following` do, and InputError for a `tool_function` where there are no conversations.
+    `settings` is ConversationSettings as JSON. Raises InputError for other settings, or none where they are needed, and
+    what `load_tokenizer`, `reader_for` and `Following` raise.
     """
     if not has_turns(folder):
-        if tool_function:
-            raise InputError(
-                "tool_function answers calls where every turn is generated; set `turns: each`, or take it out"
-            )
         return None
+    try:
+        given = msgspec.json.decode(settings, type=ConversationSettings)
+    except msgspec.MsgspecError as error:
+        expected = '{"tokenizer": "..", "tool_function": "tools.py:answer"}'
+        raise InputError(f"conversations is {settings!r}: {error}; expected JSON like {expected}") from error
+    if not given.tokenizer:
+        raise InputError('conversations names no tokenizer; every turn is generated here: {"tokenizer": ".."}')
     from ..target.target_tokenizer import load_tokenizer  # seconds to import
     from .following import Following
 
     loaded = load_tokenizer(
-        tokenizer,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        prompt_encoder=prompt_encoder,
-        markers=markers,
+        given.tokenizer,
+        revision=given.revision,
+        trust_remote_code=given.trust_remote_code,
+        prompt_encoder=given.prompt_encoder,
+        markers=given.markers,
     )
-    return Following(folder, reader_for(folder, loaded), tool_function=tool_function, shard=shard)
+    return Following(folder, reader_for(folder, loaded), tool_function=given.tool_function, shard=shard)
 
 
 def reader_for(folder: Path, tokenizer: "Tokenizer") -> "Reader":
