@@ -211,7 +211,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", half)
-    with pytest.raises(RunStopped, match="No space left on device; mend the folder"):
+    with pytest.raises(RunStopped, match="No space left on device; make room or mend the folder"):
         journal.write_atomically(path, b"new")
     assert [item.name for item in tmp_path.iterdir()] == ["run.json"]
     assert path.read_bytes() == b"old"

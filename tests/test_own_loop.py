@@ -1,10 +1,12 @@
 import asyncio
+import gc
 import threading
 
 import pytest
 import uvloop
 
 from rawtokens.capture.own_loop import in_own_loop
+from rawtokens.errors import RunStopped
 
 
 def nothing() -> None:
@@ -93,3 +95,21 @@ def test_a_first_cancellation_is_an_order_that_the_work_may_take_its_time_over()
 
 def test_a_second_cancellation_cancels_the_work() -> None:
     assert asyncio.run(cancelled(2, heeds=False)) == ["started", "told", "cancelled"]
+
+
+def test_cycles_are_looked_for_rarely_while_it_lasts_and_as_before_when_it_has_failed() -> None:
+    before = gc.get_threshold()
+
+    async def work() -> tuple[int, int]:
+        return gc.get_threshold()[0], gc.get_freeze_count()
+
+    newest, frozen = asyncio.run(in_own_loop(work, on_stop=nothing))
+    assert newest > before[0]
+    assert frozen > 1000
+
+    async def fails() -> None:
+        raise RunStopped("no")
+
+    with pytest.raises(RunStopped):
+        asyncio.run(in_own_loop(fails, on_stop=nothing))
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
