@@ -79,7 +79,7 @@ study: ## what infidelity costs a draft model: 21 EAGLE-3 heads on the CPU, abou
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-speculators/.ready .venv-vllm/.ready
-	@.venv/bin/python -m rawtokens.study
+	@.venv/bin/python -m rawtokens.study --publish outputs/example
 
 study-short: ## the same with two arms and one seed, some minutes
 	@$(CHECK_PYTHON)

@@ -23,6 +23,7 @@ from .confirming import confirm
 from .datasets import ArmFacts, write_arms, write_evaluation
 from .forms import FORMS, VERBATIM, Form, form_of
 from .measuring import Ground, measure
+from .page import write_page
 from .results import STUDY, Study
 
 NOTEBOOK = PROJECT / "notebooks" / "06_compare_drafters.ipynb"
@@ -100,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where all of it lies; outputs/study, or outputs/study-FORM")
     parser.add_argument("--model", type=Path, default=PROJECT / ".demo-model", help="the demo model's folder")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="change the form, prompts=60 say")
+    parser.add_argument("--publish", type=Path, help="also write page, figures and report into this folder")
     parser.add_argument("--workers", type=int, default=0, help="heads trained at once; one a core, two at most")
     options = parser.parse_args(arguments)
     folder = options.folder or PROJECT / "outputs" / ("study" if options.form == "full" else f"study-{options.form}")
@@ -112,6 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     tell(takeaways.acceptance(study))
     tell(f"report: {page}")
+    if options.publish:
+        asked = [f"--form {options.form}", *(["--set", *options.set] if options.set else [])]
+        command = f"python -m rawtokens.study {' '.join(asked)}"
+        tell(f"page: {write_page(options.publish.resolve(), study, page, command=command)}")
     return 0
 
 

@@ -27,6 +27,12 @@ def find_speculators() -> Path:
     raise InputError(f"there is no speculators at {python}: build it with `make trainers`")
 
 
+def requirements(package: str) -> str:
+    """The pin of a package of that environment, `NAME==VERSION`."""
+    lines = (PROJECT / "lib" / "rawtokens" / "demo" / "speculators_requirements.txt").read_text("utf-8").split()
+    return next(line for line in lines if line.startswith(f"{package}=="))
+
+
 def called(command: Sequence[str | Path], *, log: Path, environment: dict[str, str] | None = None) -> None:
     """Run a program to its end, its output in `log`. Raises RunStopped, with its last line, where it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -29,9 +29,9 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     evaluation_prompts: int
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: tuple[int, ...] = (1, 2, 3)
-    unique_ids: int = 24_000
-    epochs: int = 3
-    step_ids: int = 192
+    unique_ids: int = 36_000
+    epochs: int = 6
+    step_ids: int = 128
     draft_vocabulary: int = 1_024
     learning_rate: float = 1e-3
     confirmed: tuple[str, ...] = (VERBATIM, "template")
@@ -42,12 +42,12 @@ FORMS = {
     "short": Form(
         name="short",
         prompts=160,
-        evaluation_prompts=40,
+        evaluation_prompts=60,
         arms=(VERBATIM, "template"),
         seeds=(1,),
-        unique_ids=2_400,
-        epochs=4,
-        step_ids=96,
+        unique_ids=4_000,
+        epochs=6,
+        step_ids=64,
         confirmed=(),
     ),
 }
