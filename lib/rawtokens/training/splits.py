@@ -44,6 +44,8 @@ def source_of(key: str) -> str:
 
 def held_out(keys: Sequence[str], prompts: IdLists, places: dict[str, float], share: float) -> NDArray[np.bool_]:
     """Which rows are held out; a row of a source that is not in `places` goes by its own prompt."""
+    if not share:
+        return np.zeros(len(keys), dtype=np.bool_)
     found: Iterable[float | None] = (places.get(source_of(key)) for key in keys)
     own = [place_of(prompts.row(row)) if place is None else place for row, place in enumerate(found)]
     return np.array(own, dtype=np.float64) < share
