@@ -470,3 +470,14 @@ def test_prompts_that_cannot_be_read_are_told_by_who_reads_them(tmp_path: Path) 
     assert not has_turns(tmp_path / "nowhere")
     with pytest.raises(InputError, match="run stage 01 again"):
         count_missing(tmp_path, 1)
+
+
+def test_slow_functions_of_several_conversations_run_at_the_same_time(target: Tokenizer, tmp_path: Path) -> None:
+    """Each waits until four of them run: one after the other, they would wait for ever."""
+    folder = prepare(tmp_path / "slow", target, [weather(str(number), ("Oslo",)) for number in range(4)])
+    body = "BARRIER.wait(60); return '1'"
+    function = hook(tmp_path, body)
+    path = tmp_path / "tools.py"
+    path.write_text("from threading import Barrier\n\nBARRIER = Barrier(4)\n\n" + path.read_text())
+    run(folder, target, window=4, tool_function=function)
+    assert set(reasons(folder).values()) == {("complete", 3)}

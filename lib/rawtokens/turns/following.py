@@ -27,6 +27,8 @@ from .side_files import SideFile
 from .talk import NextTurn, Reader, Talk, next_turn
 from .tool_results import ToolResults
 
+THREADS = 64
+"""Tool functions that run at the same time; the tokenizer is asked by one thread at a time (Reader.lock)."""
 COLUMNS = ["key", "source_id", "messages", "tools", "template_kwargs", "later"]
 
 
@@ -41,7 +43,7 @@ class Following:
         self._begun: list[Standing] = []  # as many as were under way when the last run ended
         self._counted: dict[TurnKey, int] = {}  # of what is in flight: generations that `planned` counts it with
         self._talks: dict[TurnKey, tuple[Talk, str]] = {}  # of what is in flight, with the script's digest
-        self._threads = ThreadPoolExecutor(max_workers=1)  # a tokenizer is asked by one thread at a time
+        self._threads = ThreadPoolExecutor(max_workers=THREADS)
         self.planned = 0
 
     def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> tuple[int, int]:

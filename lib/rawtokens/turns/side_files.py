@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import msgspec
@@ -19,19 +20,20 @@ _Line = TypeVar("_Line", bound=msgspec.Struct)
 
 
 class SideFile:
-    """The one writer of a file of lines; the journal's lock keeps others out."""
+    """The one writer of a file of lines, from any thread; the journal's lock keeps other processes out."""
 
     def __init__(self, folder: Path, name: str, shard: Shard) -> None:
         self._path = folder / shard.file_name(name)
         self._checked = False
+        self._lock = Lock()
 
     def append(self, line: msgspec.Struct, *, sync: bool = False) -> None:
         """Write one line, with `sync` on the disk before this returns. Raises RunStopped where it can't be written."""
         try:
-            if not self._checked:
-                _cut_torn_tail(self._path)
-                self._checked = True
-            with self._path.open("ab", buffering=0) as file:
+            with self._lock, self._path.open("ab", buffering=0) as file:
+                if not self._checked:
+                    _cut_torn_tail(self._path)
+                    self._checked = True
                 file.write(msgspec.json.encode(line) + b"\n")
                 if sync:
                     os.fsync(file.fileno())

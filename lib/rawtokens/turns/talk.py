@@ -6,6 +6,7 @@ tools' results, which the caller gives. This module does not know where prompts 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Literal, cast
 
 import msgspec
@@ -25,11 +26,12 @@ Results = Callable[[str, int, Call, Sequence[Mapping[str, Json]]], str | Ended |
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What reading and rendering need of one tokenizer and one data set."""
+    """What reading and rendering need of one tokenizer and one data set; `lock` keeps it to one thread at a time."""
 
     table: IdBytes
     options: PromptOptions
     bare_content: bool
+    lock: Lock = msgspec.field(default_factory=Lock)
 
     @classmethod
     def of(cls, table: IdBytes, options: PromptOptions) -> "Reader":
@@ -70,18 +72,21 @@ def next_turn(talk: Talk, response: Response, reader: Reader, results: Results) 
     and what `results` ends with.
     """
     said = talk.conversation
-    answer = read_answer(response, reader.table, tools=said.tools, bare_content=reader.bare_content)
+    with reader.lock:
+        answer = read_answer(response, reader.table, tools=said.tools, bare_content=reader.bare_content)
     if isinstance(answer, Ended):
         return answer
     said = replace(said, messages=(*said.messages, answer.message))
     if not answer.calls:
-        return _asked(replace(talk, conversation=said), reader)
-    found = _results(answer.calls, talk, said, response.key, results)
+        with reader.lock:
+            return _asked(replace(talk, conversation=said), reader)
+    found = _results(answer.calls, talk, said, response.key, results)  # a user's function may take its time
     if isinstance(found, Ended):
         return found
     messages, calls = found
     cycle = replace(talk, conversation=replace(said, messages=(*said.messages, *messages)), calls=calls)
-    return _in_cycle(cycle, response, len(messages), reader)
+    with reader.lock:
+        return _in_cycle(cycle, response, len(messages), reader)
 
 
 def _asked(talk: Talk, reader: Reader) -> NextTurn | Ended:
