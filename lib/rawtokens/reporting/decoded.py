@@ -78,14 +78,19 @@ def segments_html(
     """A `<figure>` without script, link or style sheet; all text is escaped."""
     blocks = []
     for label, ids in segments:
-        border, background = _COLOURS[label]
         text = ids_html(ids, decoder, special_ids=special_ids)
-        blocks.append(
-            f'<div style="border-left:4px solid {border};background-color:{background};padding:4px 8px;margin:2px 0">'
-            f'<div style="{_LABEL}">{label} · {counted(len(ids), "id")}</div>'
-            f'<pre dir="auto" style="{_TEXT};background-color:{background}">{text}</pre></div>'
-        )
+        blocks.append(block_html(f"{label} · {counted(len(ids), 'id')}", text, colours=_COLOURS[label]))
     return f"<figure><figcaption>{escape(printable(caption))}</figcaption>{''.join(blocks)}</figure>"
+
+
+def block_html(head: str, text: str, *, colours: tuple[str, str]) -> str:
+    """A block under its head; `colours` are border and background, `text` is of `ids_html`."""
+    border, background = colours
+    return (
+        f'<div style="border-left:4px solid {border};background-color:{background};padding:4px 8px;margin:2px 0">'
+        f'<div style="{_LABEL}">{escape(head)}</div>'
+        f'<pre dir="auto" style="{_TEXT};background-color:{background}">{text}</pre></div>'
+    )
 
 
 def ids_html(ids: Sequence[int], decoder: Decoder, *, special_ids: Collection[int] = ()) -> str:

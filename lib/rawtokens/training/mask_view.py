@@ -11,18 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from IPython.display import display
 
-from ..reporting.decoded import Decoder, counted, ids_html
+from ..reporting.decoded import Decoder, block_html, counted, ids_html
 from ..reporting.display import printable
 from .masks import mask_runs
 from .rows import LABELS, TrainingRows
 from .settings import TrainingSettings
 
 _ON, _OFF = ("#1845fb", "#eef2ff"), ("#656364", "#f4f4f5")  # border, background; text is near black on both
-_TEXT = (
-    "margin:0;line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;font-size:0.85em;"
-    "color:#18181b"
-)
-_LABEL = "color:#3f3f46;font-size:0.75em;font-weight:bold"
 
 
 class Block(NamedTuple):
@@ -49,15 +44,14 @@ def blocks_of(rows: TrainingRows, row: int, settings: TrainingSettings) -> list[
 
 def mask_html(key: str, blocks: list[Block], decoder: Decoder, *, special_ids: Collection[int] = ()) -> str:
     """A `<figure>` without script, link or style sheet; all text is escaped."""
-    parts = []
-    for label, mask, ids in blocks:
-        border, background = _ON if mask else _OFF
-        head = f"{label} · {counted(len(ids), 'id')} · loss mask {mask}"
-        parts.append(
-            f'<div style="border-left:4px solid {border};background-color:{background};padding:4px 8px;margin:2px 0">'
-            f'<div style="{_LABEL}">{escape(head)}</div><pre dir="auto" style="{_TEXT};background-color:{background}">'
-            f"{ids_html(ids, decoder, special_ids=special_ids)}</pre></div>"
+    parts = [
+        block_html(
+            f"{label} · {counted(len(ids), 'id')} · loss mask {mask}",
+            ids_html(ids, decoder, special_ids=special_ids),
+            colours=_ON if mask else _OFF,
         )
+        for label, mask, ids in blocks
+    ]
     ones = sum(len(block.ids) for block in blocks if block.mask)
     caption = f"key {key}: {counted(sum(len(block.ids) for block in blocks), 'id')}, {ones:,} of them trained on"
     return f"<figure><figcaption>{escape(printable(caption))}</figcaption>{''.join(parts)}</figure>"
