@@ -31,7 +31,7 @@ from rawtokens.turns.derived import TURNS, derive_turns
 from rawtokens.turns.endings import ENDED, has_turns, read_endings
 from rawtokens.turns.following import Following
 from rawtokens.turns.keys import split_key
-from rawtokens.turns.setup import following_for, reader_for
+from rawtokens.turns.setup import following_for, reader_for, unit_of
 from rawtokens.turns.talk import Reader
 from rawtokens.turns.tool_results import TOOL_RESULTS
 from rawtokens.verification import verify_journal
@@ -376,6 +376,8 @@ def test_one_turn_a_prompt_needs_no_tokenizer_in_stage_02(target: Tokenizer, tmp
     folder = prepare(tmp_path / "last", target, ROWS, PromptOptions(turns="last"))
     assert not has_turns(folder)
     assert following_for(folder, '{"tokenizer": "/nowhere"}') is None
+    assert unit_of(folder) == "generations"
+    assert unit_of(prepare(tmp_path / "each", target, ROWS)) == "conversations"
     assert derive_turns(folder, target) == {}
     assert not (folder / TURNS).exists()
 

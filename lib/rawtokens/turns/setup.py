@@ -36,6 +36,11 @@ class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     tool_function: str = ""
 
 
+def unit_of(folder: Path) -> str:
+    """What can be missing of a data set: generations, or conversations where every turn is generated."""
+    return "conversations" if has_turns(folder) else "generations"
+
+
 def following_for(folder: Path, settings: str, *, shard: Shard = WHOLE) -> "Following | None":
     """What `generate` needs to follow conversations; None, and no tokenizer loaded, where one turn a prompt is made.
 
