@@ -7,8 +7,8 @@ import pytest
 from rawtokens.study.__main__ import main
 from rawtokens.study.results import acceptance_table, read_study
 
-# At this size the template's arm was 0.14 to 0.21 below verbatim over three seeds.
-MARGIN = 0.05
+# With as many ids and two seeds verbatim came to 1.84 (sd 0.01) and the template to 1.59 (sd 0.04).
+MARGIN = 0.1
 
 
 @pytest.mark.study
@@ -23,7 +23,7 @@ def test_a_head_trained_on_the_capture_drafts_further_than_one_trained_by_the_te
     assert [head.rows for head in found.heads] == [verbatim.rows, template.rows]
     assert all(len(head.counts) == found.sequences for head in found.heads)
     table = acceptance_table(found)
-    assert table["length"]["verbatim"] > 1.1
+    assert table["length"]["verbatim"] > 1.3
     assert table["difference"]["template"] < -MARGIN
     assert table["difference high"]["template"] < 0
     assert (tmp_path / "study" / "reports" / "06_compare_drafters.html").stat().st_size > 10_000

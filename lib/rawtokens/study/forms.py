@@ -47,7 +47,7 @@ FORMS = {
         seeds=(1,),
         unique_ids=4_000,
         epochs=6,
-        step_ids=64,
+        step_ids=96,
         confirmed=(),
     ),
 }
