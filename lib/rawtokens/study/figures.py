@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ..reporting.drawing import BLUE, GREY, INK, ORANGE, SKY, new_axes, nothing_to_draw, styled
+from ..reporting.drawing import BLUE, INK, ORANGE, SKY, new_axes, nothing_to_draw, styled
 from .forms import ARMS, VERBATIM
 
 MARKS = "osD^vPX"
@@ -28,7 +28,7 @@ def arms(table: pd.DataFrame) -> Figure:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.12)
-    axes.set(xlabel="acceptance length (ids a verification step)")
+    axes.set(xlabel="ids a verification step")
     return figure
 
 
@@ -66,8 +66,7 @@ def conversation(rows: dict[str, tuple[list[int], list[int]]]) -> Figure:
     axes.set_yticks(np.arange(len(rows)) + 0.5, [ARMS[name] for name in rows])
     axes.invert_yaxis()
     axes.grid(visible=False)
-    axes.set(xlabel="position, from the prompt's last ids on")
+    axes.set(xlabel="ids, from the prompt's end on")
     labels = {"not trained on": SKY, "as captured, in its place": BLUE, "another id, or another place": ORANGE}
     figure.legend(handles=[Patch(color=each, label=text) for text, each in labels.items()], loc="outside upper left")
-    axes.tick_params(colors=GREY, which="minor")
     return figure

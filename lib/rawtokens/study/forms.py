@@ -6,7 +6,7 @@ from ..errors import InputError
 
 ARMS = {
     "verbatim": "as captured",
-    "boundary_shift": "as captured, mask begins one id earlier",
+    "boundary_shift": "as captured, mask one id earlier",
     "retokenised": "decoded and re-tokenised",
     "reasoning_kept": "parsed, re-rendered, reasoning kept",
     "template": "parsed, re-rendered by the template",
