@@ -78,3 +78,9 @@ def test_a_tree_is_cleaned_to_its_leaves(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     tree = {"cells": [{"source": f"open('{tmp_path}/a')", "count": 3}], "none": None}
     assert Scrubber().tree(tree) == {"cells": [{"source": "open('./a')", "count": 3}], "none": None}
+
+
+def test_paths_inside_a_json_parameter_leave_text_too() -> None:
+    given = ['{"tokenizer": "/somewhere/else/model", "revision": "", "deep": {"a": 1}}', "{no JSON", "[1]"]
+    scrubber = Scrubber(given)
+    assert scrubber.text('a "/somewhere/else/model" b /somewhere/else/x') == 'a "model" b else/x'

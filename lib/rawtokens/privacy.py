@@ -6,6 +6,7 @@ holds it. This module does not know every key's shape: it is a net under the rul
 as the name of an environment variable.
 """
 
+import json
 import os
 import re
 import sys
@@ -86,11 +87,21 @@ class Scrubber:
 
 def _elsewhere(given: Iterable[object], known: Mapping[str, str]) -> Iterator[str]:
     """The absolute paths among `given`, which `hub:` or `:function` may go with, and their folders, outside `known`."""
-    for value in given:
-        path = Path(str(value).removeprefix("hub:").partition(":")[0])
+    for value in _parts(given):
+        path = Path(value.removeprefix("hub:").partition(":")[0])
         if not path.is_absolute() or any(path.is_relative_to(folder) for folder in known):
             continue
         yield from (str(part) for part in (path, path.parent) if len(part.parts) > 2)
+
+
+def _parts(given: Iterable[object]) -> Iterator[str]:
+    """Each value as text; of a JSON object, as some parameters are, its values."""
+    for value in map(str, given):
+        try:
+            found = json.loads(value) if value.startswith("{") else value
+        except ValueError:
+            found = value
+        yield from map(str, found.values()) if isinstance(found, dict) else [str(found)]
 
 
 def _secrets(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
