@@ -21,6 +21,7 @@ from ..prompts import PROMPTS
 from ..run_file import RunFile, looks_like_path
 from ..runs import MANIFEST, guard_settings
 from ..shards import WHOLE, Shard
+from ..turns.setup import unit_of
 from .stage_files import check_made, stage_files
 from .stage_parameters import Scalar, prompt_options, shown_settings, stage_parameters
 
@@ -126,7 +127,8 @@ def _tell_missing(plan: Plan, on_line: Callable[[str], None]) -> None:
     for name in plan.datasets:
         missing = count_missing(plan.run_folder / name, plan.settings.sampling.samples_per_prompt)
         if missing:
-            on_line(f"{name}: {missing:,} generations of the data set are missing yet; stage 02 makes them")
+            unit = unit_of(plan.run_folder / name)
+            on_line(f"{name}: {missing:,} {unit} of the data set are missing yet; stage 02 makes them")
         elif plan.shard != WHOLE:
             on_line(f"{name}: no shard misses anything; next: the same command without --shard and --stage")
 

@@ -6,8 +6,9 @@ from what stands before it. No tool function is asked here. This module does not
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -63,13 +64,14 @@ def derive_turns(folder: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
     digests: dict[str, bytes] = {}
     temporary = folder / f".{TURNS}.tmp"
     try:
-        with pq.ParquetWriter(temporary, TURNS_SCHEMA, compression="zstd") as writer:
+        with pq.ParquetWriter(temporary, TURNS_SCHEMA, compression="zstd") as writer, ExitStack() as stack:
+            files = {path: stack.enter_context(path.open("rb")) for path in journal_paths(folder)}
             for batch in prompt_batches(folder, COLUMNS, rows=256):
                 rows: list[dict[str, object]] = []
                 for row in batch.to_pylist():
                     talk, _ = talk_of(row)
                     for key, turns in places.get(str(row["source_id"]), {}).items():
-                        responses = [_read(place) for _, place in sorted(turns.items())]
+                        responses = [_read(files, place) for _, place in sorted(turns.items())]
                         rows += _derived(key, talk, responses, reader, results, digests)
                 writer.write_table(pa.Table.from_pylist(rows, schema=TURNS_SCHEMA))
         temporary.replace(folder / TURNS)
@@ -131,7 +133,7 @@ def _places(folder: Path) -> Mapping[str, dict[TurnKey, dict[int, _Place]]]:
     return found
 
 
-def _read(place: _Place) -> Response:
-    with place.path.open("rb") as file:
-        file.seek(place.offset)
-        return msgspec.json.decode(file.readline(), type=Response)
+def _read(files: Mapping[Path, BinaryIO], place: _Place) -> Response:
+    file = files[place.path]
+    file.seek(place.offset)
+    return msgspec.json.decode(file.readline(), type=Response)
