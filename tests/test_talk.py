@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 import pytest
-from turn_rows import Chat, called, user
+from turn_rows import WEATHER, Chat, called, user
 
 from rawtokens.records import Json
+from rawtokens.target.prompt_encoders import PromptEncoder
 from rawtokens.target.target_tokenizer import Tokenizer
 from rawtokens.turns.history import Ended
 from rawtokens.turns.talk import turn_after
@@ -298,3 +300,21 @@ def test_harmony_and_deepseek_cycles_are_exact_too(family_target: Callable[[str]
 
 def test_the_turn_behind_a_key() -> None:
     assert turn_after("a#b/c#9/12") == "a#b/c#10/12"
+
+
+def test_a_prompt_encoder_of_the_user_s_follows_questions_and_ends_at_a_cycle(target: Tokenizer) -> None:
+    """Such a function has no render without a generation prompt, so there is no difference of two renders."""
+
+    def encode(messages: list[dict[str, Json]], tools: list[dict[str, Json]], arguments: dict[str, Json]) -> str:
+        return target.render(messages, tools=tools, template_kwargs=arguments)
+
+    own = PromptEncoder(function=encode, name="own.py:encode", sha256="0")
+    chat = Chat(msgspec.structs.replace(target, prompt_encoder=own))
+    first = chat.prompt(user(QUESTION))
+    talk = chat.talk(QUESTION, *called((OSLO, COLD)), {"role": "assistant"}, user(NEXT))
+    question = chat.follow(talk, first, "Hm.</think>3.<|im_end|>")
+    said: dict[str, Json] = {"role": "assistant", "content": "3.", "reasoning_content": "Hm."}
+    assert question.prompt_ids == target.prompt_ids([user(QUESTION), said, user(NEXT)], tools=[WEATHER])
+    ended = chat.next(talk, chat.answer(first, calling("kimi", "Oslo")))
+    assert isinstance(ended, Ended)
+    assert ended.reason == "suffix_not_proved"
