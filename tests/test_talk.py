@@ -151,6 +151,8 @@ def test_ids_stay_as_sampled_where_the_template_would_spell_them_otherwise(chat_
     assert rendered[-len(suffix) :] == suffix
     assert rendered != found.prompt_ids
     assert found.differs_at == len(first) + len(chat.ids("I look."))
+    assert found.template_ids == rendered[found.differs_at : found.differs_at + 8]
+    assert found.template_ids[0] == chat.ids("</think>")[0]
 
 
 def test_an_answer_spelt_by_other_ids_is_kept_and_the_difference_told(chat_of: Callable[[str], Chat]) -> None:

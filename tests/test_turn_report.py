@@ -150,3 +150,15 @@ def test_a_stopped_run_of_conversations_misses_those_that_go_on(target: Tokenize
     assert said.startswith("Of 4 planned conversations: " if over else "Nothing is generated yet; of 4 planned conv")
     run(stopped, target)
     assert (read_planned(stopped, 1)["state"] == "generated").all()
+
+
+def test_what_the_template_would_write_is_shown_beside_what_was_sent(target: Tokenizer, tmp_path: Path) -> None:
+    made = prepare(tmp_path / "straight", target, ROWS[1:2])
+    run(made, target, Model(target, lambda text: speak(text).replace("I look.</think>", "I look.")))
+    verify_journal(made, markers=target.markers, vocabulary_size=163840, later_prompts=derive_turns(made, target))
+    turns = report.read_turns(made)
+    (row,) = report.difference_table(made, turns, target).to_dict("records")
+    assert row["key"] == "b#1/0"
+    assert str(row["as sampled, and sent"]).startswith("<|tool_calls_section_begin|><|tool_call_begin|>")
+    assert str(row["as the template writes it"]).startswith("</think><|tool_calls_section_begin|>")
+    assert report.cycles_said(turns).startswith("In 1 of 1 cycles the template would have written")

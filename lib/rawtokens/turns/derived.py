@@ -38,6 +38,7 @@ TURNS_SCHEMA = pa.schema(
         pa.field("turn", pa.int32(), nullable=False),
         pa.field("made", pa.string(), nullable=False),  # first, question, cycle, or unknown
         pa.field("differs_at", pa.int32()),  # of a cycle: the first id of the prompt that the template's render has not
+        pa.field("template_ids", pa.list_(pa.int32())),  # what that render has there, suffix.SHOWN ids at the most
         pa.field("prompt_tokens", pa.int32(), nullable=False),
         pa.field("output_tokens", pa.int32(), nullable=False),
         pa.field("cached_tokens", pa.int32(), nullable=False),
@@ -95,10 +96,12 @@ def _derived(
     for place, response in enumerate(responses):
         turn = split_key(response.key).turn
         made, differs_at = "unknown", None
+        template_ids: list[int] | None = None
         if turn == 0:
             made = "first"
         elif isinstance(expected, NextTurn):
             made, differs_at = expected.made, expected.differs_at
+            template_ids = expected.template_ids or None
             digests[response.key] = prompt_digests(IdLists.from_lists([expected.prompt_ids]))[0]
         yield {
             "key": response.key,
@@ -107,6 +110,7 @@ def _derived(
             "turn": turn,
             "made": made,
             "differs_at": differs_at,
+            "template_ids": template_ids,
             "prompt_tokens": len(response.prompt_ids),
             "output_tokens": len(response.output_ids),
             "cached_tokens": response.cached_tokens,

@@ -21,8 +21,10 @@ from .derived import TURNS, TURNS_SCHEMA
 from .endings import COMPLETE, has_turns, read_endings
 from .keys import TurnKey, split_key
 from .script import Message, expected_turns, read_script
+from .suffix import SHOWN
 
 GOING_ON = "not over yet"
+_DIFFERENCES = 5
 
 
 def foreseen_table(folder: Path) -> pd.DataFrame:
@@ -163,6 +165,17 @@ def cycles_said(turns: pd.DataFrame) -> str:
         f"In {differs:,} of {len(cycles):,} cycles the template would have written the sampled ids otherwise; "
         "the prompt that was sent has them as sampled."
     )
+
+
+def difference_table(folder: Path, turns: pd.DataFrame, decoder: Decoder) -> pd.DataFrame:
+    """The first cycles whose sampled ids the template would write otherwise: key, id of the prompt, both as text."""
+    found = turns[turns["differs_at"].notna()].head(_DIFFERENCES)
+    ids = _read_ids(folder, found["key"].tolist())
+    rows = []
+    for key, place, rendered in zip(found["key"], found["differs_at"].astype(int), found["template_ids"], strict=True):
+        sampled = ids[key][0][place : place + SHOWN]
+        rows.append((key, place, decoder.decode(sampled), decoder.decode([] if rendered is None else list(rendered))))
+    return pd.DataFrame(rows, columns=["key", "at id", "as sampled, and sent", "as the template writes it"])
 
 
 def show_cycle(folder: Path, turns: pd.DataFrame, decoder: Decoder) -> str:

@@ -17,15 +17,20 @@ from ..records import Json
 from ..target.id_bytes import IdBytes, first_difference
 from .history import Ended, render_history
 
+SHOWN = 8
+"""Ids of a difference."""
+
 
 class Suffix(msgspec.Struct, frozen=True, kw_only=True):
     """The ids behind an answer; `differs_at` is the first place of the next prompt where the template's render differs.
 
-    It is None where the render of the whole conversation is that prompt, id by id.
+    It is None where the render of the whole conversation is that prompt, id by id. `template_ids` are the render's at
+    that place, SHOWN at the most.
     """
 
     ids: list[int]
     differs_at: int | None
+    template_ids: list[int]
 
 
 def find_suffix(
@@ -71,8 +76,9 @@ def find_suffix(
     suffix = list(rendered[place:])
     whole = [*sampled, *suffix]
     differs_at = first_difference(whole, list(rendered))
-    same = differs_at == len(whole) == len(rendered)
-    return Suffix(ids=suffix, differs_at=None if same else differs_at)
+    if differs_at == len(whole) == len(rendered):
+        return Suffix(ids=suffix, differs_at=None, template_ids=[])
+    return Suffix(ids=suffix, differs_at=differs_at, template_ids=list(rendered[differs_at : differs_at + SHOWN]))
 
 
 def _end_in(after: bytes, head: bytes, table: IdBytes) -> int | None:

@@ -63,6 +63,7 @@ class NextTurn(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: list[int]
     made: Literal["question", "cycle"]
     differs_at: int | None = None
+    template_ids: list[int] = []
 
 
 def next_turn(talk: Talk, response: Response, reader: Reader, results: Results) -> NextTurn | Ended:
@@ -125,6 +126,7 @@ def _in_cycle(talk: Talk, response: Response, results: int, reader: Reader) -> N
         prompt_ids=[*sampled, *suffix.ids],
         made="cycle",
         differs_at=suffix.differs_at,
+        template_ids=suffix.template_ids,
     )
 
 
