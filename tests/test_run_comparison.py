@@ -172,7 +172,7 @@ def test_greedy_answers_are_compared_by_key_and_prompt_ids(runs: tuple[Path, Pat
     keys[3] = "new#0/0"
     outputs[4] = outputs[4][:9]  # cut earlier
     outputs[5] = [*outputs[5], 9]  # goes on where the other stopped
-    ends: list[object] = ["stop"] * 4 + ["length"] * 2 + ["stop"] * 2
+    ends: list[object] = [*["stop"] * 4, *["length"] * 2, *["stop"] * 2]
     rewrite(second, key=keys[::-1], output_ids=outputs[::-1], prompt_ids=prompts[::-1], finish_reason=ends[::-1])
     found = greedy_answers.agreement(first, second)
     assert (found.keys, found.other_prompts, found.identical, found.cut_short) == (7, 1, 2, 1)
