@@ -50,11 +50,28 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (SMALLEST + "colour: red\n", "unknown field `colour`"),
-        (SMALLEST.replace("prompts.json", "p.json, fromat: x"), "unknown field `fromat`"),
-        (SMALLEST.replace("run: demo\n", ""), "missing required field `run`"),
+        (SMALLEST + "colour: red\n", "the top level has no key 'colour'; its keys: run, model, datasets"),
+        (
+            SMALLEST.replace("prompts.json", "p.json, fromat: x"),
+            "datasets.B1 has no key 'fromat'; did you mean format\\? Its keys: prompts, format",
+        ),
+        (SMALLEST.replace("run: demo\n", ""), "the top level needs the key 'run'"),
         (SMALLEST.replace("run: demo", "run: ../up"), "'../up' becomes a folder"),
-        (SMALLEST + "sampling: {temperature: hot}\n", r"Expected `float`, got `str` - at `\$.sampling.temperature`"),
+        (SMALLEST + "sampling: {temperature: hot}\n", "sampling.temperature is 'hot'; expected a number"),
+        (
+            SMALLEST + "sampling: {temprature: 1.0}\n",
+            r"sampling has no key 'temprature'; did you mean temperature\? Its keys: temperature, top_p",
+        ),
+        (SMALLEST.replace("org/model", "org/model, markers: {turnend: E}"), "did you mean turn_end"),
+        (SMALLEST.replace("prompts.json", "p.json, mix: [{share: a}]"), r"B1.mix\[0\].share is 'a'; expected a number"),
+        (SMALLEST.replace("prompts.json", "p.json, limit: 1.5"), "limit is 1.5; expected a whole number or null"),
+        (SMALLEST.replace("{prompts: prompts.json}", "3"), "datasets.B1 is 3; expected keys with values"),
+        (SMALLEST + "  B2: {prompts: p.json, turn: last}\n", "datasets.B2 has no key 'turn'; did you mean turns"),
+        (SMALLEST.replace("B1:", "1:"), "datasets has the key 1, which YAML does not read as text; put it in quotes"),
+        (SMALLEST.replace("org/model", "org/model, template_date: now"), "is 'now'; expected a date such as"),
+        (SMALLEST + "training: {flagged: maybe}\n", "training.flagged is 'maybe'; expected one of drop, keep"),
+        (SMALLEST + "training: {mask: maybe}\n", r"run.yaml: training.mask is 'maybe'; expected one of sampled"),
+        (SMALLEST + "training: {formats: parquet}\n", "training.formats is 'parquet'; expected a list"),
         (SMALLEST + "sampling: {top_p: 0}\n", "top_p is 0.0; expected more than 0, at most 1"),
         (SMALLEST + "sampling: {temperature: -1}\n", "temperature is -1.0; expected 0 or more"),
         (SMALLEST + "sampling: {temperature: .nan}\n", "temperature is nan"),
@@ -63,7 +80,7 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
         (SMALLEST + "sampling: {max_new_tokens: 0}\n", "max_new_tokens is 0"),
         (SMALLEST + "sampling: {seed: 0}\n", "seed is 0; expected 1 or more, or null for none"),
         (SMALLEST + "sampling: {samples_per_prompt: 0}\n", "samples_per_prompt is 0"),
-        (SMALLEST.replace("org/model", "org/model, markers: {}"), "missing required field `turn_end`"),
+        (SMALLEST.replace("org/model", "org/model, markers: {}"), "model.markers needs the key 'turn_end'"),
         (SMALLEST.replace("org/model", "org/model, markers: {turn_end: E, opener: O}"), "opener but no closer"),
         (SMALLEST + "servers: {urls: []}\n", "name one server at least"),
         (SMALLEST + "servers: {max_in_flight: many}\n", "'many'; expected a positive number or auto"),
@@ -77,7 +94,10 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
             SMALLEST.replace("prompts.json", "p.json, mix: [{share: 0.5}]"),
             r"datasets.B1: the shares of mix are \[0.5\]",
         ),
-        (SMALLEST.replace("prompts.json", "p.json, mix: [{part: 1}]"), "unknown field `part`"),
+        (
+            SMALLEST.replace("prompts.json", "p.json, mix: [{part: 1}]"),
+            r"datasets.B1.mix\[0\] has no key 'part'; its keys: share",
+        ),
         (SMALLEST.replace("prompts.json", "p.json, limit: 0"), "limit of B1 is 0; expected a positive number"),
         (SMALLEST + "  B1: {prompts: other.json}\n", "`B1` is given twice"),
         (SMALLEST + "run: other\n", "`run` is given twice"),
@@ -85,9 +105,9 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
         (SMALLEST.replace("B1:", "? [a]\n  :"), "can't be read as YAML"),
         (SMALLEST + "servers: {urls: ['127.0.0.1:30000']}\n", "'127.0.0.1:30000' is not valid; .* http://HOST:30000"),
         (SMALLEST + "servers: {api_key_env: my key}\n", "give the name, never the key"),
-        ("", "Expected `object`, got `null`"),
+        ("", "the top level is null; expected keys with values"),
         ("run: [", "can't be read as YAML"),
-        ("- 1\n", "Expected `object`"),
+        ("- 1\n", r"the top level is \[1\]; expected keys"),
     ],
 )
 def test_a_wrong_run_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
@@ -113,6 +133,11 @@ def test_one_server_in_several_spellings_is_one_server(tmp_path: Path) -> None:
 def test_a_key_in_the_place_of_its_variable_is_refused_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_run_file(write(tmp_path, SMALLEST + "servers: {api_key_env: sk-abcdefghijklmnop}\n"))
+    assert "sk-abc" not in str(caught.value)
+    with pytest.raises(
+        InputError, match=r"servers.urls is a value of type str \(not shown\); expected a list"
+    ) as caught:
+        load_run_file(write(tmp_path, SMALLEST + "servers: {urls: 'http://user:sk-abcdef@host:1'}\n"))
     assert "sk-abc" not in str(caught.value)
 
 

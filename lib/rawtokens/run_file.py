@@ -19,6 +19,7 @@ from .conversations.turns import TURNS
 from .errors import InputError
 from .markers import GivenMarkers
 from .records import Sampling
+from .run_file_mistakes import in_words
 from .target.control_tokens import ControlTokens
 from .target.thinking_modes import Portion, check_arguments, check_mix
 from .training.settings import TrainingSettings
@@ -115,9 +116,12 @@ def load_run_file(path: Path) -> RunFile:
         raise InputError(f"run file {path} can't be read as YAML: {' '.join(str(error).split())}") from error
     try:
         settings = msgspec.convert(content, RunFile)
+    except msgspec.ValidationError as error:
+        raise InputError(f"run file {path}: {in_words(error, content, RunFile)}") from error
+    try:
         _check(settings)
         urls = server_urls(settings.servers.urls)
-    except (msgspec.ValidationError, InputError) as error:
+    except InputError as error:
         raise InputError(f"run file {path}: {error}") from error
     tokenizer = settings.model.tokenizer
     if looks_like_path(tokenizer) or (path.parent / tokenizer).exists():
