@@ -13,7 +13,7 @@ SET_UP_BOTH = $(PYTHON) lib/rawtokens/exclusive.py .setup.lock \
 # A kernel without compiled modules takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup engine vllm demo test test-vllm test-trainers trainers test-chromium example lab check bench chaos drift-study study study-short test-study lock
+.PHONY: help setup engine vllm demo test test-vllm test-trainers trainers test-chromium example lab check bench chaos drift-study study study-short test-study lock
 
 demo: ## everything: both environments, the demo model, a real server, the report
 	@$(CHECK_PYTHON)
@@ -135,6 +135,9 @@ vllm: .venv-vllm/.ready ## vLLM's environment, for make test-vllm
 	@.venv-specforge/bin/python -m pip install -qq --no-input --disable-pip-version-check --no-deps --requirement $< || \
 		{ echo "make: pip can't install SpecForge here (its error is above)" >&2; exit 1; }
 	@touch $@
+
+help: ## what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 lock: ## rewrite requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra dev \

@@ -1,6 +1,7 @@
 """environment.yml, pyproject.toml and requirements.lock declare one environment."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def test_environment_yml_is_the_project_with_extra_gpu() -> None:
     assert [Requirement(text) for text in declared] == [
         Requirement(text) for text in [*PROJECT["dependencies"], *EXTRAS["gpu"]]
     ]
+
+
+def test_make_help_tells_of_every_target() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = [line.split(maxsplit=2) for line in told.splitlines()]
+    assert {line[0] for line in lines} == {"make"}
+    assert sorted(line[1] for line in lines if line[2]) == sorted(phony[1].split())
 
 
 def test_sglang_is_for_linux_alone() -> None:
