@@ -195,6 +195,23 @@ def test_what_changed_since_a_stage_is_named(plan: Plan, folder: Path) -> None:
     assert said(plan)[1].endswith("its prompts.parquet changed")
 
 
+def test_an_export_by_command_is_told_from_a_stage_whose_input_changed(plan: Plan, folder: Path) -> None:
+    executed, manifest = folder / "notebooks" / "05_export_training_data.ipynb", folder / "training" / "manifest.json"
+    for path in (executed, manifest):
+        path.parent.mkdir()
+        path.write_text("{}")
+    parts = _parts(plan, "05", "A")
+    write_stage_record(executed, digest=digest_of(parts), outputs=[manifest], parts=parts)
+    assert said(plan)[5] == "  05_export_training_data: current"
+    manifest.write_text('{"exports": []}')
+    assert said(plan)[5] == (
+        "  05_export_training_data: exported by command since (its manifest.json changed); "
+        "`rawtokens run` would run the stage again"
+    )
+    (folder / "verified.parquet").unlink()
+    assert said(plan)[5].startswith("  05_export_training_data: stale: ")
+
+
 def test_settings_that_are_not_those_of_the_responses_are_named(plan: Plan, folder: Path) -> None:
     manifest = {
         "fingerprint": "f",

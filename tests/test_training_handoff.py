@@ -141,6 +141,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("place", ["EXISTS", "hub:nobody"])
+def test_a_place_that_is_none_is_told_before_anything_is_exported(run_file: Path, tmp_path: Path, place: str) -> None:
+    assert run(run_file, "--to", str(tmp_path) if place == "EXISTS" else place) == 2
+    assert not (tmp_path / "outputs" / "r" / "A" / "training").exists()
+
+
 class Hub:
     """Stands where the hub's client stands, and keeps what it was given."""
 

@@ -32,6 +32,7 @@ from .progress_reports import ProgressFile, duration, in_words, read_progress
 FRESH_SECONDS = 60.0  # a run writes every three seconds; a busy disk or a clock that is off takes more
 _BLOCK = 1 << 22
 _MOST_CHANGES = 4
+_MANIFEST_CHANGED = "its manifest.json changed"  # of training/, which `rawtokens export` writes too
 _DATASET_STAGES = ("01", "02", "03", "04", "05")
 
 
@@ -163,6 +164,8 @@ def _in_short(changes: list[str]) -> str:
         return "current"
     more = f", and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
     text = ", ".join(changes[:_MOST_CHANGES]) + more
+    if _MANIFEST_CHANGED in changes and all(change.startswith("its ") for change in changes):
+        return f"exported by command since ({text}); `rawtokens run` would run the stage again"
     return text if changes[0] in ("running", "not run", "stopped before its end") else f"stale: {text}"
 
 

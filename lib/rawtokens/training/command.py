@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..target.target_tokenizer import load_tokenizer
 from .handoff import hand_off
 from .manifest import TRAINING
-from .publish import publish
+from .publish import check_place, publish
 from .settings import FORMATS
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def export_datasets(
     """
     if to and len(plan.datasets) != 1:
         raise InputError(f"--to {to} takes one data set; name it by --dataset: {', '.join(plan.datasets)}")
+    if to:
+        check_place(to)  # before the work, which takes minutes
     unknown = [name for name in formats or () if name not in FORMATS]
     if unknown:
         raise InputError(f"--format {unknown[0]} is not known; expected one of {', '.join(FORMATS)}")

@@ -22,6 +22,16 @@ HUB = "hub:"
 _REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
 
+def check_place(to: str) -> None:
+    """Raise InputError where `to` is neither `hub:OWNER/NAME` nor a folder that does not exist yet."""
+    if to.startswith(HUB):
+        if not _REPOSITORY.fullmatch(to.removeprefix(HUB)):
+            raise InputError(f"{to!r} names no hub data set; expected hub:OWNER/NAME")
+        return
+    if Path(to).exists():
+        raise InputError(f"{to} exists; publish into a new folder, or remove it first")
+
+
 def publish(folder: Path, exports: Sequence[ExportedFormat], to: str, *, name: str, private: bool = True) -> str:
     """Publish these exports of a data set; returns where they are.
 
@@ -29,16 +39,12 @@ def publish(folder: Path, exports: Sequence[ExportedFormat], to: str, *, name: s
     `hf auth login` or HF_TOKEN. Raises InputError where the place is none, RunStopped
     where it can't be written or the hub refuses.
     """
+    check_place(to)
     if to.startswith(HUB):
-        repository = to.removeprefix(HUB)
-        if not _REPOSITORY.fullmatch(repository):
-            raise InputError(f"{to!r} names no hub data set; expected hub:OWNER/NAME")
         with tempfile.TemporaryDirectory(prefix="rawtokens-") as place:
             gather(folder, Path(place) / "card", exports, name=name)
-            return _upload(Path(place) / "card", repository, private=private)
+            return _upload(Path(place) / "card", to.removeprefix(HUB), private=private)
     place_on_disk = Path(to)
-    if place_on_disk.exists():
-        raise InputError(f"{place_on_disk} exists; publish into a new folder, or remove it first")
     try:
         gather(folder, place_on_disk, exports, name=name)
     except OSError as error:
