@@ -458,8 +458,11 @@ def test_greedy_sampling_is_told_that_the_same_may_come(run: Run, capsys: pytest
 
 
 BAD: dict[str, tuple[list[str], str]] = {
-    "unknown code": (["A", "--where", "reason=frob"], "no row that was sent has reason 'frob'; reasons are empty, "),
-    "a code of stage 01": (["A", "--where", "reason=template_error"], "what stage 01 rejects it judges anew"),
+    "unknown code": (["A", "--where", "reason=frob"], "Reasons of rows that were sent: empty, "),
+    "a code of stage 01": (
+        ["A", "--where", "reason=template_error"],
+        "no row that was sent has reason 'template_error'; a row that stage 01 rejected is judged anew whenever",
+    ),
     "no reason": (["A", "--where", "verdict=flag"], "--where 'verdict=flag' is not known; expected reason=CODE"),
     "unknown data set": (["B"], "has no data set 'B'; it has A"),
 }

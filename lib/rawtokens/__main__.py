@@ -74,7 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     retry = commands.add_parser("retry", help="have the next run generate rejected rows again, or rows with a reason")
     retry.add_argument("run_file", type=Path, metavar="RUN.yaml")
     retry.add_argument("--dataset", required=True, metavar="NAME", help="the data set")
-    retry.add_argument("--where", metavar="reason=CODE", help="rows with that reason, or `foreign`: other kits' lines")
+    retry.add_argument(
+        "--where",
+        metavar="reason=CODE",
+        help="rows with that reason; or `foreign`: journal lines that are no records, or of other settings than this run",
+    )
     retry.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     retry.set_defaults(command=_retry)
 
