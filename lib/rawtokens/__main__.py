@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     retry.add_argument(
         "--where",
         metavar="reason=CODE",
-        help="rows with that reason; or `foreign`: journal lines that are no records, or of other settings than this run",
+        help="rows with that reason; or `foreign`: journal lines that are no records, or not of this run's settings",
     )
     retry.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     retry.set_defaults(command=_retry)
