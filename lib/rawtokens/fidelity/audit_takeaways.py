@@ -5,7 +5,8 @@ This module does not know whether a rate is good or bad, only what it means for 
 
 import pandas as pd
 
-from ..reporting.decoded import Decoder, counted
+from ..reporting.decoded import Decoder
+from ..reporting.wording import counted
 from .audit_records import Audits, Rate
 from .replay import TIE
 from .replay_losses import Change

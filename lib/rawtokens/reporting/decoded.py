@@ -13,6 +13,7 @@ from IPython.display import display
 
 from ..markers import IdSequence, Markers
 from .display import printable
+from .wording import counted
 
 HEAD_IDS, TAIL_IDS = 160, 80
 """What is shown of a longer segment: its first and its last ids."""
@@ -176,8 +177,3 @@ def _plain(piece: _Piece) -> str:
 def stands_at(ids: Sequence[int], place: int, sequence: IdSequence) -> bool:
     """Whether `sequence` begins at `place`; an empty one stands nowhere."""
     return bool(sequence) and tuple(ids[place : place + len(sequence)]) == sequence
-
-
-def counted(number: int, what: str) -> str:
-    """`1 id`, `1,002 ids`."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")

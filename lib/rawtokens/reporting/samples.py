@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from ..markers import Channels, Markers, last_position, thinking_mode
 from ..records import Thinking
-from .decoded import Decoder, Segment, counted, segments_html, show_segments, stands_at
+from .decoded import Decoder, Segment, segments_html, show_segments, stands_at
 from .token_statistics import NO_REASON, SHAPES, VERDICTS, read_verified, reason_table
+from .wording import counted
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,13 +3,16 @@
 A few values are called a few values and named. This module does not know what is counted.
 """
 
-import pandas as pd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEW = 10
 """Below this many values there is no distribution to speak of; a sentence then names the values."""
 
 
-def lengths_in_words(lengths: pd.Series, one: str, many: str, unit: str) -> str:
+def lengths_in_words(lengths: "pd.Series", one: str, many: str, unit: str) -> str:
     """The distribution of whole lengths: a row is called `one`, rows `many`, and what is counted `unit`."""
     if lengths.empty:
         return f"There are no {many}."
@@ -20,14 +23,24 @@ def lengths_in_words(lengths: pd.Series, one: str, many: str, unit: str) -> str:
         return f"Only {len(lengths)} {many}, too few for a distribution: {values} {unit}."
     low, middle, high = (float(lengths.astype("float64").quantile(share)) for share in (0.1, 0.5, 0.9))
     return (
-        f"Half of {len(lengths):,} {many} have at most {middle:,.0f} {unit}; "
+        f"Half of {len(lengths):,} {many} have at most {in_short(middle)} {unit}; "
         f"eight in ten lie between {low:,.0f} and {high:,.0f}, the longest has {int(lengths.max()):,}."
     )
 
 
+def in_short(value: float) -> str:
+    """A median of whole numbers as it is, `29.5`; what has more digits to one decimal."""
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def counted(number: int, what: str) -> str:
+    """`1 id`, `1,002 ids`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 def share_of_rows(part: int, whole: int) -> str:
     """`3 of 12 rows (25%)`; no percentage where the whole is small."""
-    return f"{part:,} of {whole:,} rows" + (f" ({part / whole:.1%})" if whole >= FEW else "")
+    return f"{part:,} of {counted(whole, 'row')}" + (f" ({part / whole:.1%})" if whole >= FEW else "")
 
 
 def of_only(count: int) -> str:

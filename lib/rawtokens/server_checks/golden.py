@@ -15,7 +15,8 @@ from ..engines.answers import Answer, Failure
 from ..errors import ServerError
 from ..markers import thinking_mode
 from ..records import Json
-from ..reporting.decoded import Segment, counted
+from ..reporting.decoded import Segment
+from ..reporting.wording import counted
 from ..reporting.display import printable
 from ..reporting.samples import Sample, split_output
 from ..response_checks.channel_segments import segment_outputs

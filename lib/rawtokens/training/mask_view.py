@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from IPython.display import display
 
-from ..reporting.decoded import Decoder, block_html, counted, ids_html
+from ..reporting.decoded import Decoder, block_html, ids_html
+from ..reporting.wording import counted
 from ..reporting.display import printable
 from .masks import mask_runs
 from .rows import LABELS, TrainingRows
