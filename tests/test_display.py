@@ -1,4 +1,5 @@
 import base64
+import re
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,11 @@ def test_a_table_formats_escapes_and_aligns() -> None:
     assert '<th scope="col">&lt;name&gt;</th>' in html
     assert f"<td>&lt;b&gt;</td>{number}1,234,567</td>{number}25.0%</td>" in html
     assert f"{number}8</td>{number}–</td>" in html
+
+
+def test_a_half_is_not_rounded_away() -> None:
+    html = table_html(pd.DataFrame({"median": [28.5, 128.5, 1028.5, 128.4]}), caption="c")
+    assert re.findall(r">([\d,.]+)</td>", html) == ["28.5", "128.5", "1,028.5", "128"]
 
 
 def test_an_index_becomes_the_rows_headings() -> None:

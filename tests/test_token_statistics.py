@@ -11,6 +11,7 @@ from small_dataset import response, write_lines
 from rawtokens.errors import InputError
 from rawtokens.records import VERIFIED_SCHEMA
 from rawtokens.reporting import takeaways, throughput, token_statistics
+from rawtokens.reporting.wording import in_short
 
 SENTENCES = (
     "reasoning_length",
@@ -165,7 +166,7 @@ def test_the_summary_accounts_for_every_row(folder: Path) -> None:
         "flagged": 3,
         "rejected": 1,
         "median_reasoning_tokens": 3.5,
-        "share_closed": 0.6667,
+        "share_closed": 4 / 6,  # not rounded: a page rounds once
         "shapes": {**dict.fromkeys(token_statistics.SHAPES, 1), "closed": 2},
         "finish_reasons": {"stop": 6, "length": 2},
         "reasons": {
@@ -181,7 +182,7 @@ def test_the_summary_accounts_for_every_row(folder: Path) -> None:
         "reasoning_ids": 31,
         "cached_prompt_ids": 16,
         "busy_seconds": 9.0,
-        "ids_per_second": 8.8889,
+        "ids_per_second": 80 / 9,
         "completion": None,
     }
     assert "prompts without a response yet: 1" in takeaways.flow(numbers)
@@ -340,11 +341,17 @@ def test_rows_cut_while_thinking_are_called_a_lower_bound(rows: pd.DataFrame) ->
     assert takeaways.reasoning_length(pd.concat([rows] * 4)).endswith("the median holds, the tail is longer.")
 
 
+def test_a_median_between_two_lengths_keeps_its_half(rows: pd.DataFrame) -> None:
+    many = pd.concat([rows] * 4).assign(output_tokens=[28] * 16 + [29] * 16)
+    assert takeaways.output_length(many).startswith("Half of 32 rows have at most 28.5 output ids;")
+    assert [in_short(value) for value in (28.0, 29.5, 1234.5)] == ["28", "29.5", "1,234.5"]
+
+
 def test_verdicts_and_shapes_are_put_in_words(rows: pd.DataFrame) -> None:
     assert takeaways.verdict_reasons(rows) == (
         "4 of 8 rows are accepted, 3 flagged, 1 rejected; the most frequent reason is loop (1)."
     )
-    assert takeaways.shapes(rows).startswith("2 of 8 rows are closed")
+    assert takeaways.shapes(rows).startswith("2 of 8 rows are closed: thinking, closer, an answer or tool calls")
     assert takeaways.tool_calls(rows) == "2 of 8 rows call tools: 3 calls, at most 2 in one response (of only 2)."
     assert takeaways.segments(rows).startswith("Of 80 output ids 39% reasoning, 25% answer, 26% tool calls")
 

@@ -99,8 +99,9 @@ def test_the_table_has_a_line_for_every_size(tmp_path: Path) -> None:
     assert table.index.tolist() == [f"{size:,} most frequent" for size in vocabulary.SIZES]
     assert table["all"].tolist() == pytest.approx([0.68, 0.76, 0.92, 1, 1])
     assert takeaways.coverage(found) == (
-        "200,000 output ids hold 40,000 different ones; the 32,000 most frequent cover 92.00% of them all. Chosen on "
-        "half of the rows they cover 92.00% of the other half: nearer to what new text will find."
+        "200,000 output ids (without rejected rows) hold 40,000 different ones; the 32,000 most frequent cover 92.00% "
+        "of them all. Chosen on half of the rows they cover 92.00% of the other half: nearer to what new text will "
+        "find."
     )
     assert vocabulary.distinct(found)["all"] == 40_000
 
@@ -109,7 +110,7 @@ def test_one_row_has_no_other_half(tmp_path: Path) -> None:
     found = vocabulary.count_ids(written(tmp_path, [([1, 2], 1, "accept", "closed")]))
     assert vocabulary.coverage_curve(found)["other half"].isna().all()
     assert takeaways.coverage(found) == (
-        "2 output ids hold 2 different ones: a draft vocabulary of 32,000 holds them all."
+        "2 output ids (without rejected rows) hold 2 different ones: a draft vocabulary of 32,000 holds them all."
     )
     assert title_of(figures.coverage(found)) == "How many ids a draft vocabulary needs"
 

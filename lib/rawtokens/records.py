@@ -20,7 +20,7 @@ Thinking = Literal["opened", "off", "by_model"]
 `off` closed it already (`<think></think>`), `by_model` leaves the opener to the model."""
 
 Shape = Literal[
-    "closed",  # thinking, closer, answer
+    "closed",  # thinking, closer, an answer or tool calls
     "tool_closed",  # a tool section opened while no closer had come
     "truncated_in_thinking",  # length reached before a closer
     "truncated_in_answer",  # length reached after the closer (or inside a tool section)

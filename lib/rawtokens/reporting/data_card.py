@@ -26,6 +26,7 @@ from ..records import Json, Stage
 from ..runs import read_manifest
 from .reports import write_page
 from .safe_html import prose_html
+from .wording import in_short
 
 CARD = "data_card.md"
 CARD_PAGE = "data_card.html"
@@ -185,8 +186,9 @@ def _lengths(folder: Path) -> list[list[str]]:
     for part, (file, column) in _LENGTHS.items():
         lengths = pq.read_table(folder / file, columns=[column])[column].to_numpy()
         if lengths.any():
-            marks = np.quantile(lengths, [0, 0.5, 0.9, 0.99, 1])
-            lines.append([part, f"{len(lengths):,}", *(f"{mark:,.0f}" for mark in marks), f"{lengths.sum():,}"])
+            low, median, *high = np.quantile(lengths, [0, 0.5, 0.9, 0.99, 1])
+            marks = [f"{low:,.0f}", in_short(median), *(f"{mark:,.0f}" for mark in high)]
+            lines.append([part, f"{len(lengths):,}", *marks, f"{lengths.sum():,}"])
     return lines
 
 

@@ -55,7 +55,7 @@ def show_table(
     """Show a DataFrame as a table with a caption.
 
     `formats` maps a column to a format string (`{"share": "{:.1%}"}`); else counts get thousands separators and
-    other numbers three significant digits. `index=True` makes the index the rows' headings.
+    other numbers three significant digits, halves in full. `index=True` makes the index the rows' headings.
     """
     _display(table_html(frame, caption=caption, formats=formats, index=index), plain=f"{caption}\n{frame.to_string()}")
 
@@ -152,8 +152,14 @@ def _cell(value: object) -> str:
     if isinstance(value, Integral) and not isinstance(value, bool):
         return f"{int(value):,}"
     if isinstance(value, Real) and not isinstance(value, bool):
-        return f"{float(value):,.0f}" if abs(float(value)) >= 1000 else f"{float(value):.3g}"
+        return _real(float(value))
     return printable(str(value))
+
+
+def _real(value: float) -> str:
+    if value % 1 == 0.5:  # as a median of counts has it; rounded, 28.5 and 29.5 would lie two apart
+        return f"{value:,.1f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _missing(value: object) -> bool:

@@ -24,6 +24,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from .figure_titles import TITLES
+from .wording import in_short
 
 STYLE = Path(__file__).with_name("rawtokens.mplstyle")
 BLUE, ORANGE, RED, PINK, OLIVE, SKY, GREY = "#1845fb", "#ff5e02", "#c91f16", "#c849a9", "#adad7d", "#86c8dd", "#656364"
@@ -121,7 +122,7 @@ def length_histogram(groups: Mapping[str, Values], xlabel: str, *, nothing: str,
     log_axis(axes, edges[0], edges[-1])
     count_axis(axes.yaxis)
     axes.set(xlabel=xlabel, ylabel="rows")
-    mark_percentiles(axes, every, form="{:,.0f}")
+    mark_percentiles(axes, every)
     if len(groups) > 1:
         legend(figure, {f"{name}: {len(groups[name]):,}": colour for name, colour in zip(drawn, shown, strict=True)})
     zeros = len(every) - len(positive)
@@ -130,7 +131,7 @@ def length_histogram(groups: Mapping[str, Values], xlabel: str, *, nothing: str,
     return figure
 
 
-def mark_percentiles(axes: Axes, values: Values, *, form: str) -> None:
+def mark_percentiles(axes: Axes, values: Values) -> None:
     """Lines at the median, the 90th and the 99th percentile, each with its value; a few values get a median alone."""
     marks = {"median": 0.5, "p90": 0.9, "p99": 0.99}
     needed = {"median": 1, "p90": 10, "p99": 100}
@@ -142,7 +143,7 @@ def mark_percentiles(axes: Axes, values: Values, *, form: str) -> None:
         axes.axvline(value, color=INK, linewidth=1, linestyle="--")
         on_the_right = axes.transLimits.transform(axes.transScale.transform((value, 0)))[0] > 0.7
         axes.annotate(
-            f"{name} {form.format(value)}",
+            f"{name} {in_short(value) if name == 'median' else f'{value:,.0f}'}",
             (value, 0.99 - 0.095 * place),
             (-3 if on_the_right else 3, 0),
             xycoords=("data", "axes fraction"),

@@ -97,14 +97,15 @@ def prompt_length(prompts: pd.DataFrame) -> str:
 
 
 def shapes(rows: pd.DataFrame) -> str:
-    """How many rows have thinking, closer and answer; what is the most frequent other shape."""
+    """How many rows are closed; what is the most frequent other shape."""
     if rows.empty:
         return "No row was generated."
     counts = rows["shape"].value_counts()
     if counts.get("thinking_off", 0) == len(rows):
         return f"None of {len(rows):,} rows thinks: the prompt asks for no thinking, or the model knows none."
     others = counts.drop("closed", errors="ignore")
-    text = f"{share_of_rows(int(counts.get('closed', 0)), len(rows))} are closed: thinking, closer, answer"
+    closed = share_of_rows(int(counts.get("closed", 0)), len(rows))
+    text = f"{closed} are closed: thinking, closer, an answer or tool calls"
     if others.empty:
         return f"{text}; there is no other shape."
     return f"{text}; the most frequent other shape is {others.index[0]} ({others.iloc[0]:,})."
@@ -205,7 +206,7 @@ def coverage(found: IdCounts) -> str:
     if not different:
         return "No row that is not rejected has output ids."
     line = coverage_curve(found).set_index("ids").loc[32_000]
-    text = f"{int(found.total.sum()):,} output ids hold {different:,} different ones"
+    text = f"{int(found.total.sum()):,} output ids (without rejected rows) hold {different:,} different ones"
     elsewhere = ""
     if not np.isnan(line["other half"]):
         elsewhere = (

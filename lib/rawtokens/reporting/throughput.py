@@ -154,8 +154,8 @@ def throughput_table(timings: pd.DataFrame) -> pd.DataFrame:
 
 
 def share(part: float, whole: float) -> float | None:
-    """`part` of `whole`, to four places; null where there is no whole."""
-    return round(float(part) / float(whole), 4) if whole else None
+    """`part` of `whole`; null where there is no whole. Not rounded: who shows it rounds once."""
+    return float(part) / float(whole) if whole else None
 
 
 def _integral(edges: Floats, starts: Floats, ends: Floats, heights: Floats) -> Floats:
