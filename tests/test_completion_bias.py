@@ -116,6 +116,8 @@ def test_an_unbiased_stop_is_said_to_be_one() -> None:
 def test_nothing_missing_is_one_sentence() -> None:
     rows = planned(state=["generated"] * 3)
     assert completion_takeaways.completion(rows, NOTHING) == "Nothing is missing: all 3 planned generations are there."
+    one = completion_takeaways.completion(rows.head(1), NOTHING, unit="conversation")
+    assert one == "Nothing is missing: the 1 planned conversation is there."
     said = completion_takeaways.completion(rows.assign(state="not asked"), NOTHING)
     assert said.startswith("Nothing is generated yet; of 3")
 

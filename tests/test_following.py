@@ -376,8 +376,8 @@ def test_one_turn_a_prompt_needs_no_tokenizer_in_stage_02(target: Tokenizer, tmp
     folder = prepare(tmp_path / "last", target, ROWS, PromptOptions(turns="last"))
     assert not has_turns(folder)
     assert following_for(folder, '{"tokenizer": "/nowhere"}') is None
-    assert unit_of(folder) == "generations"
-    assert unit_of(prepare(tmp_path / "each", target, ROWS)) == "conversations"
+    assert unit_of(folder) == "generation"
+    assert unit_of(prepare(tmp_path / "each", target, ROWS)) == "conversation"
     assert derive_turns(folder, target) == {}
     assert not (folder / TURNS).exists()
 
@@ -463,7 +463,7 @@ def test_status_counts_conversations_that_go_on(target: Tokenizer, tmp_path: Pat
         run(folder, target, Model(target, dies_at=4))
     line = next(status_lines(plan))
     made, going = len(records(folder)), count_missing(folder, 1)
-    assert line == (f"A: 4 conversations planned, {made} turns generated, {going} conversations go on, 0 rejected")
+    assert line == (f"A: 4 conversations planned, {made} turns generated, {going} to go on, 0 rejected")
 
 
 def test_prompts_that_cannot_be_read_are_told_by_who_reads_them(tmp_path: Path) -> None:

@@ -528,7 +528,7 @@ def test_a_stopped_run_aborts_what_is_in_flight_and_keeps_what_came(tmp_path: Pa
     TOLD.clear()
     write_prompts(tmp_path, 20)
     server = Slow(at_once=5)
-    with pytest.raises(RunStopped, match="stopped with 5 of 20 generations in the journal; run the same command"):
+    with pytest.raises(RunStopped, match="stopped with 5 of 20 planned in the journal; run the same command"):
         asyncio.run(stopped(tmp_path, server, after=9, drain_seconds=0.0))
     assert len(records(tmp_path)) == 5
     assert read_rejections(tmp_path) == []

@@ -393,6 +393,6 @@ def test_what_other_shards_miss_is_told_by_every_stage_behind(
     path = tmp_path / "outputs" / "demo" / "A" / "raw_responses.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-3]))
     run_stages(plan(settings, tmp_path, stage="03", datasets=["A"]), on_line=told.append)
-    assert told[-1] == "A: 3 generations of the data set are missing yet; stage 02 makes them"
+    assert told[-1] == "A: missing yet: 3 generations of the data set; stage 02 makes what is missing"
     run_stages(sharded(settings, tmp_path, "1/2"), on_line=told.append)
     assert told[-1] == "A: no shard misses anything; next: the same command without --shard and --stage"

@@ -461,7 +461,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown code": (["A", "--where", "reason=frob"], "Reasons of rows that were sent: empty, "),
     "a code of stage 01": (
         ["A", "--where", "reason=template_error"],
-        "no row that was sent has reason 'template_error'; a row that stage 01 rejected it judges anew whenever",
+        "no row that was sent has reason 'template_error'; a row that stage 01 rejected it judges anew at each run",
     ),
     "no reason": (["A", "--where", "verdict=flag"], "--where 'verdict=flag' is not known; expected reason=CODE"),
     "unknown data set": (["B"], "has no data set 'B'; it has A"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,8 +76,12 @@ def test_the_command_exports_and_publishes_into_a_folder(
 ) -> None:
     assert run(run_file, "--to", str(tmp_path / "card")) == 0
     said = capsys.readouterr().out
+    assert said.splitlines()[-1] == (
+        f"A: published: {tmp_path / 'card'}; its license is unknown: fill it in at the head of README.md before you "
+        "share it"
+    )
     assert "A: 9 rows verified = " in said
-    assert "evaluation.jsonl: 0 of 1 prompts share 13 ids in a row with 0 training rows" in said
+    assert "evaluation.jsonl: 0 of 1 prompt share 13 ids in a row with 0 training rows" in said
     training, card = tmp_path / "outputs" / "r" / "A" / "training", tmp_path / "card"
     files = sorted(path.relative_to(card).as_posix() for path in card.rglob("*") if path.is_file())
     assert files == [
@@ -113,6 +118,27 @@ def test_a_published_folder_is_a_data_set_with_both_splits(run_file: Path, tmp_p
     everything = text + (tmp_path / "card" / "manifest.json").read_text()
     assert "10.0.0.7" not in everything
     assert str(tmp_path) not in everything
+
+
+@pytest.mark.parametrize("form", ["parquet", "speculators"])
+def test_the_card_describes_the_files_beside_it(run_file: Path, tmp_path: Path, form: str) -> None:
+    assert run(run_file, "--format", form, "--to", str(tmp_path / "card")) == 0
+    text = (tmp_path / "card" / "README.md").read_text()
+    found = datasets.load_dataset(str(tmp_path / "card"), cache_dir=str(tmp_path / "cache"))
+    told = re.findall(r"^\| `(\w+)` \|", text.partition("| column | what it is |")[2].partition("##")[0], re.MULTILINE)
+    assert told == found["train"].column_names
+    sizes = f"{len(found['train'])} in the split `train`, {len(found['held_out'])} in `held_out`"
+    lead = text.partition("\n# ")[2].partition("##")[0]
+    assert f"7 rows, of 9 responses of MODEL: {sizes}. Left out: 2, counted by reason" in lead
+    assert "`loss_mask` (`sampled`) is unshifted: loss_mask[i] is 1 where the target sampled" in lead
+    assert "`output_ids`" not in text
+    code = text.partition("```python\n")[2].partition("```")[0]
+    code = code.replace('"OWNER/NAME"', f"{str(tmp_path / 'card')!r}, cache_dir={str(tmp_path / 'cache')!r}")
+    made: dict[str, np.ndarray] = {}
+    exec(code, made)
+    outputs = {key: output for key, _, output, _ in KEPT}
+    key = found["train"][0]["id" if form == "speculators" else "key"]
+    assert made["sampled"].tolist() == outputs[key]
 
 
 def test_formats_on_the_command_line_stand_in_for_the_run_files(run_file: Path) -> None:
@@ -171,7 +197,9 @@ def test_the_hub_gets_what_a_folder_would_get(tmp_path: Path, monkeypatch: pytes
     settings = TrainingSettings(formats=("parquet", "torchspec"), held_out=0.0)
     exported = export(folder, markers=KIMI, settings=settings, on_line=lambda _: None)
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    assert publish(folder, exported, "hub:me/data", name="A") == "https://hub/me/data/commit/1"
+    assert publish(folder, exported, "hub:me/data", name="A").startswith(
+        "https://hub/me/data/commit/1; its license is unknown"
+    )
     assert Hub.created == ("me/data", "dataset", True)
     publish(folder, exported, str(tmp_path / "card"), name="A")
     card = tmp_path / "card"
@@ -242,7 +270,7 @@ def test_every_row_is_in_the_table_and_the_sentence(tmp_path: Path) -> None:
     }
     assert selection_takeaway(selection) == (
         "9 rows verified = 7 to train on + 0 held out + 2 left out (1 flagged: never_closed, 1 rejected: "
-        "stop_in_middle). 1 rows have the prompt of an earlier one."
+        "stop_in_middle). Rows with the prompt of an earlier one: 1."
     )
 
 

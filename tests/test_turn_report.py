@@ -76,16 +76,14 @@ def test_what_goes_on_is_told_and_nothing_is_said_of_nothing(folder: Path, targe
     lines = (folder / "raw_responses.jsonl").read_bytes().splitlines(keepends=True)
     (going / "raw_responses.jsonl").write_bytes(lines[0])
     assert report.endings_said(report.conversations(going)) == (
-        "0 of 1 conversations came to their end, 1 go on; none ended early."
+        "0 of 1 conversation came to its end, 1 go on; none ended early."
     )
 
 
 def test_prompts_are_told_by_how_they_were_made(folder: Path) -> None:
     turns = report.read_turns(folder)
     assert report.made_table(turns)["turns"].tolist() == [4, 2, 2]
-    assert report.cycles_said(turns) == (
-        "In all 2 cycles the template's own render is the prompt that was sent, id by id."
-    )
+    assert report.cycles_said(turns) == ("In each of 2 cycles the template's own render is the prompt that was sent.")
     changed = turns.assign(differs_at=turns["differs_at"].where(turns["made"] != "cycle", 7))
     assert report.cycles_said(changed).startswith("In 2 of 2 cycles the template would have written")
     assert report.cycles_said(turns[turns["made"] == "first"]) == "There is no tool cycle."
@@ -146,7 +144,7 @@ def test_a_stopped_run_of_conversations_misses_those_that_go_on(target: Tokenize
     assert rows["key"][rows["state"] == "generated"].tolist() == over
     assert (rows["state"] == "not asked").sum() == 4 - len(over) > 0
     lengths = output_lengths(rows, read_timings(stopped), stopped)
-    said = completion(rows, lengths, unit="conversations")
+    said = completion(rows, lengths, unit="conversation")
     assert said.startswith("Of 4 planned conversations: " if over else "Nothing is generated yet; of 4 planned conv")
     run(stopped, target)
     assert (read_planned(stopped, 1)["state"] == "generated").all()
@@ -161,4 +159,4 @@ def test_what_the_template_would_write_is_shown_beside_what_was_sent(target: Tok
     assert row["key"] == "b#1/0"
     assert str(row["as sampled, and sent"]).startswith("<|tool_calls_section_begin|><|tool_call_begin|>")
     assert str(row["as the template writes it"]).startswith("</think><|tool_calls_section_begin|>")
-    assert report.cycles_said(turns).startswith("In 1 of 1 cycles the template would have written")
+    assert report.cycles_said(turns).startswith("In 1 of 1 cycle the template would have written")

@@ -201,7 +201,7 @@ class _Run:
         done = self.present + self.tally.done
         if done + len(self.rejected) < self.planned:
             raise RunStopped(
-                f"stopped with {done:,} of {self.planned:,} generations in the journal; run the same command again: "
+                f"stopped with {done:,} of {self.planned:,} planned in the journal; run the same command again: "
                 "it goes on where it stopped"
             )
 

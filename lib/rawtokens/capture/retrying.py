@@ -125,7 +125,7 @@ def _reason(where: str | None) -> str:
     known = dict.fromkeys([*DEFAULT_POLICY, *GENERATION_REASONS])
     if reason not in known and not _HTTP_REASON.fullmatch(reason):
         raise InputError(
-            f"no row that was sent has reason {reason!r}; a row that stage 01 rejected it judges anew whenever it runs: "
+            f"no row that was sent has reason {reason!r}; a row that stage 01 rejected it judges anew at each run: "
             "mend the prompt file or the settings, then run again. Reasons of rows that were sent: "
             f"{', '.join(known)} and http_NNN"
         )

@@ -23,6 +23,7 @@ from ..notebook_stages.pipeline import NOTEBOOKS, Plan, stage_changes
 from ..notebook_stages.stage_parameters import prompt_options
 from ..prompts import PROMPTS
 from ..records import open_parquet
+from ..reporting.wording import counted
 from ..runs import guard_settings
 from ..shards import shard_of
 from ..turns.endings import has_turns
@@ -115,15 +116,15 @@ def _counts(folder: Path, runs: list[ProgressFile], samples_per_prompt: int) -> 
         going_on = count_missing(folder, samples_per_prompt)
         generated = sum(_lines_behind(path, 0) for path in journal_paths(folder))
         return (
-            f"{planned:,} conversations planned, {generated:,} turns generated, {going_on:,} conversations go on, "
-            f"{len(rejections):,} rejected"
+            f"{counted(planned, 'conversation')} planned, {counted(generated, 'turn')} generated, "
+            f"{going_on:,} to go on, {len(rejections):,} rejected"
         )
-    counted = _generated_by_runs(folder, runs, planned)
-    if counted is None:
+    told = _generated_by_runs(folder, runs, planned)
+    if told is None:
         missing = count_missing(folder, samples_per_prompt)
         generated = sum(_lines_behind(path, 0) for path in journal_paths(folder))
     else:
-        generated, missing = counted, max(0, planned - counted - at_generation)
+        generated, missing = told, max(0, planned - told - at_generation)
     return f"{planned:,} planned, {generated:,} generated, {missing:,} missing, {len(rejections):,} rejected"
 
 

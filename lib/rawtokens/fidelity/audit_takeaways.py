@@ -47,12 +47,12 @@ def rerendering(audits: Audits) -> str:
     unread = f" {_of(found['rows_unread'], 'row')} could not be rendered." if found["rows_unread"].count else ""
     if not rows.of:
         return f"No row was rendered again.{unread}"
-    drawn = "" if audits.rerendered_rows == audits.rows else f" of a sample of {audits.rerendered_rows:,} rows"
+    drawn = "" if audits.rerendered_rows == audits.rows else f" of a sample of {counted(audits.rerendered_rows, 'row')}"
     text = f"Rendered again by the chat template, {_of(rows, 'row')}{drawn} would not be what the model saw and said"
     text += f": {_of(reasoning, 'reasoning id')} lost" if reasoning.of else ""
-    text += f"; {empty.count:,} rows would train a thinking that is empty" if empty.count else ""
+    text += f"; {counted(empty.count, 'row')} would train a thinking that is empty" if empty.count else ""
     calls = found["rows_with_changed_calls"]
-    text += f"; {calls.count:,} of {calls.of:,} rows with tool calls have one changed" if calls.of else ""
+    text += f"; {calls.count:,} of {counted(calls.of, 'row')} with calls would have one changed" if calls.of else ""
     return f"{text}.{unread}"
 
 

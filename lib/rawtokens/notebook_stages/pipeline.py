@@ -18,6 +18,7 @@ from ..errors import InputError, TokenizerError
 from ..journal import REJECTED
 from ..locking import lock
 from ..prompts import PROMPTS
+from ..reporting.wording import counted
 from ..run_file import RunFile, looks_like_path
 from ..runs import MANIFEST, guard_settings
 from ..shards import WHOLE, Shard
@@ -127,8 +128,8 @@ def _tell_missing(plan: Plan, on_line: Callable[[str], None]) -> None:
     for name in plan.datasets:
         missing = count_missing(plan.run_folder / name, plan.settings.sampling.samples_per_prompt)
         if missing:
-            unit = unit_of(plan.run_folder / name)
-            on_line(f"{name}: {missing:,} {unit} of the data set are missing yet; stage 02 makes them")
+            told = counted(missing, unit_of(plan.run_folder / name))
+            on_line(f"{name}: missing yet: {told} of the data set; stage 02 makes what is missing")
         elif plan.shard != WHOLE:
             on_line(f"{name}: no shard misses anything; next: the same command without --shard and --stage")
 

@@ -11,14 +11,14 @@ import pandas as pd
 from .greedy_answers import Agreement
 from .run_comparison import FEWEST, Sample, lengths_of, share_table
 from .token_statistics import SHAPES, VERDICTS
-from .wording import FEW
+from .wording import FEW, counted
 
 NOTHING_IN_COMMON = "There are no two runs with a data set in common"
 
 
 def counts(samples: Mapping[str, Sample]) -> str:
     """How many rows there are on each side."""
-    parts = [f"{name} has {len(sample.rows):,} rows" for name, sample in samples.items()]
+    parts = [f"{name} has {counted(len(sample.rows), 'row')}" for name, sample in samples.items()]
     return f"{'; '.join(parts)}."
 
 
@@ -80,14 +80,14 @@ def agreement(found: Mapping[str, Agreement], pairs: int) -> str:
     if not found:
         return "Answers are not compared id by id: no data set was generated at temperature 0 by both runs."
     keys, other = sum(each.keys for each in found.values()), sum(each.other_prompts for each in found.values())
-    text = f"{keys:,} keys are in both"
+    text = f"{counted(keys, 'key')} {'is' if keys == 1 else 'are'} in both"
     text += f", {other:,} of them with other prompt ids" if other else ""
     compared = keys - other
     if not compared:
         return f"{text}; no answer can be compared."
     same = sum(each.identical for each in found.values())
     share = f" ({same / compared:.1%})" if compared >= FEW else ""
-    text += f"; {same:,} of {compared:,} answers{share} are identical id by id"
+    text += f"; {same:,} of {counted(compared, 'answer')}{share} {'is' if same == 1 else 'are'} identical id by id"
     cut = sum(each.cut_short for each in found.values())
     text += f", {cut:,} more are the same up to the limit that cut one of them" if cut else ""
     parted = np.concatenate([each.parted for each in found.values()])

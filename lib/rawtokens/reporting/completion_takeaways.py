@@ -7,21 +7,23 @@ import numpy as np
 import pandas as pd
 
 from .completion_bias import NEGLIGIBLE, PLACE, STATES, Lengths, bias_table, largest_shift, long_share
-from .wording import duration
+from .wording import counted, duration
 
 
-def completion(rows: pd.DataFrame, lengths: Lengths, *, unit: str = "generations") -> str:
+def completion(rows: pd.DataFrame, lengths: Lengths, *, unit: str = "generation") -> str:
     """What is missing, and how what is generated differs from what was planned, from `completion_bias`.
 
-    `unit` is what a row is: generations, or conversations.
+    `unit` is what a row is: a generation, or a conversation.
     """
+    planned = counted(len(rows), f"planned {unit}")
     counts = {state: int((rows["state"] == state).sum()) for state in STATES}
     if counts[STATES[0]] == len(rows):
-        return f"Nothing is missing: all {len(rows):,} planned {unit} are there."
+        there = f"the {planned} is there" if len(rows) == 1 else f"all {planned} are there"
+        return f"Nothing is missing: {there}."
     lost = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     if not counts[STATES[0]]:
-        return f"Nothing is generated yet; of {len(rows):,} planned {unit}: {lost}."
-    return f"Of {len(rows):,} planned {unit}: {lost}. {_shift(rows)}{_cut_off(lengths)}"
+        return f"Nothing is generated yet; of {planned}: {lost}."
+    return f"Of {planned}: {lost}. {_shift(rows)}{_cut_off(lengths)}"
 
 
 def _shift(rows: pd.DataFrame) -> str:

@@ -16,9 +16,9 @@ from ..errors import ServerError
 from ..markers import thinking_mode
 from ..records import Json
 from ..reporting.decoded import Segment
-from ..reporting.wording import counted
 from ..reporting.display import printable
 from ..reporting.samples import Sample, split_output
+from ..reporting.wording import counted
 from ..response_checks.channel_segments import segment_outputs
 from ..response_checks.response_columns import NO_ID, IdLists
 from ..target.target_tokenizer import Tokenizer

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..reporting.wording import counted
 from ..target.target_tokenizer import Tokenizer
 from .contamination import Contamination, Overlap, contamination_takeaway, write_contamination
 from .draft_vocabulary import coverage_takeaway, write_draft_vocabulary
@@ -79,11 +80,11 @@ def selection_takeaway(selection: Selection) -> str:
     counts = selection.counts()
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in selection.left_out.items())
     text = (
-        f"{counts['rows']:,} rows verified = {counts['train']:,} to train on + {counts['held_out']:,} held out + "
-        f"{counts['left_out']:,} left out" + (f" ({reasons})." if reasons else ".")
+        f"{counted(counts['rows'], 'row')} verified = {counts['train']:,} to train on + "
+        f"{counts['held_out']:,} held out + {counts['left_out']:,} left out" + (f" ({reasons})." if reasons else ".")
     )
     if selection.repeated:
-        text += f" {selection.repeated:,} rows have the prompt of an earlier one."
+        text += f" Rows with the prompt of an earlier one: {selection.repeated:,}."
     if selection.longer:
-        text += f" The prompts of {len(selection.longer):,} truncated rows are in generate_longer.jsonl."
+        text += f" The prompts of {counted(len(selection.longer), 'truncated row')} are in generate_longer.jsonl."
     return text

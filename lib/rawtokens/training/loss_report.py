@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..journal import write_atomically
+from ..reporting.wording import counted
 from .manifest import TRAINING
 from .masks import MASKS, mask_runs
 from .rows import Integers, TrainingRows
@@ -124,9 +125,9 @@ def loss_takeaway(report: LossReport) -> str:
     share = sum(worst.lost.values()) / max(1, sum(worst.supervised.values()))
     most = max(worst.lost, key=lambda part: worst.lost[part])
     text = (
-        f"With a length of {whole[0]:,} no trainer drops or cuts any of {rows:,} rows."
+        f"With a length of {whole[0]:,} no trainer drops or cuts any of {counted(rows, 'row')}."
         if whole
-        else f"Even at {max(by_length):,} ids a trainer loses some of {rows:,} rows."
+        else f"Even at {max(by_length):,} ids a trainer loses some of {counted(rows, 'row')}."
     )
     if share:
         text += (

@@ -12,8 +12,8 @@ import numpy as np
 from IPython.display import display
 
 from ..reporting.decoded import Decoder, block_html, ids_html
-from ..reporting.wording import counted
 from ..reporting.display import printable
+from ..reporting.wording import counted
 from .masks import mask_runs
 from .rows import LABELS, TrainingRows
 from .settings import TrainingSettings

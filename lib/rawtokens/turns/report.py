@@ -17,6 +17,7 @@ from ..journal import journal_paths, read_keys
 from ..prompts import prompt_batches
 from ..records import open_parquet
 from ..reporting.decoded import Decoder, Segment, show_segments
+from ..reporting.wording import counted
 from .derived import TURNS, TURNS_SCHEMA
 from .endings import COMPLETE, has_turns, read_endings
 from .keys import TurnKey, split_key
@@ -46,10 +47,11 @@ def foreseen_said(table: pd.DataFrame) -> str:
         return "One turn a prompt is generated."
     conversations = int(table["conversations"].sum())
     answers = int((table["answers"] * table["conversations"]).sum())
+    calls = int(table["recorded calls"].sum())
+    told = f"{counted(conversations, 'conversation')} foresee{'s' * (conversations == 1)} {counted(answers, 'answer')}"
     return (
-        f"{conversations:,} conversations foresee {answers:,} answers, with {int(table['recorded calls'].sum()):,} "
-        "recorded tool calls; the first prompt of each is in prompts.parquet, stage 02 makes the others from what the "
-        "model says."
+        f"{told}, with {counted(calls, 'recorded tool call')}; the first prompt of each is in prompts.parquet, stage "
+        "02 makes the others from what the model says."
     )
 
 
@@ -97,7 +99,7 @@ def endings_said(found: pd.DataFrame) -> str:
     counts = found["end"].value_counts()
     complete, going_on = int(counts.get(COMPLETE, 0)), int(counts.get(GOING_ON, 0))
     early = counts.drop([COMPLETE, GOING_ON], errors="ignore")
-    text = f"{complete:,} of {len(found):,} conversations came to their end"
+    text = f"{complete:,} of {counted(len(found), 'conversation')} came to {'its' if len(found) == 1 else 'their'} end"
     if going_on:
         text += f", {going_on:,} go on"
     if early.empty:
@@ -160,9 +162,9 @@ def cycles_said(turns: pd.DataFrame) -> str:
         return "There is no tool cycle."
     differs = int(cycles["differs_at"].notna().sum())
     if not differs:
-        return f"In all {len(cycles):,} cycles the template's own render is the prompt that was sent, id by id."
+        return f"In each of {counted(len(cycles), 'cycle')} the template's own render is the prompt that was sent."
     return (
-        f"In {differs:,} of {len(cycles):,} cycles the template would have written the sampled ids otherwise; "
+        f"In {differs:,} of {counted(len(cycles), 'cycle')} the template would have written the sampled ids otherwise; "
         "the prompt that was sent has them as sampled."
     )
 

@@ -37,8 +37,8 @@ class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 def unit_of(folder: Path) -> str:
-    """What can be missing of a data set: generations, or conversations where every turn is generated."""
-    return "conversations" if has_turns(folder) else "generations"
+    """What can be missing of a data set: a generation, or a conversation where every turn is generated."""
+    return "conversation" if has_turns(folder) else "generation"
 
 
 def following_for(folder: Path, settings: str, *, shard: Shard = WHOLE) -> "Following | None":
