@@ -12,7 +12,7 @@ from huggingface_hub import DatasetCard
 
 from rawtokens.errors import InputError
 from rawtokens.fidelity.audit_records import Audits, rate, write_audits
-from rawtokens.reporting.data_card import data_card, write_data_card
+from rawtokens.reporting.data_card import Exported, data_card, write_data_card
 from rawtokens.reporting.token_statistics import summary, write_summary
 
 MANIFEST = {
@@ -75,6 +75,7 @@ def test_a_card_tells_how_the_data_was_captured_and_what_became_of_every_row(fol
     assert line(card, "verification, a row may have several", "`stop_missing`", "1")
     assert line(card, "`opened`", "10")
     assert line(card, "`closed`", "2")
+    assert "rendered and tokenised once, on the client, before they were sent. The output ids are what" in card
     assert "Re-tokenising would change 2 of 8 rows" in card
     assert str(folder.parent) not in card
 
@@ -118,8 +119,11 @@ def test_the_card_s_own_words_load_it(folder: Path, tmp_path: Path) -> None:
 
 
 def test_other_splits_are_named(folder: Path) -> None:
-    card = data_card(folder, "B1", splits={"train": "data/train-*.parquet", "test": "data/test-*.parquet"})
-    assert "prompt_ids" not in card.partition("## How to load it")[2]  # whose columns they are is not known here
+    splits = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
+    card = data_card(folder, "B1", exported=Exported(splits=splits, rows=1_234, lead="LEAD", columns="COLUMNS"))
+    assert "prompt_ids" not in card
+    assert card.count("LEAD") == card.count("COLUMNS") == 1
+    assert DatasetCard(card).data.to_dict()["size_categories"] == ["1K<n<10K"]  # type: ignore[no-untyped-call]
     assert DatasetCard(card).data.to_dict()["configs"] == [  # type: ignore[no-untyped-call]
         {
             "config_name": "default",

@@ -63,6 +63,19 @@ _CAPTURED = {  # words: key of run.json
 }
 
 
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What a card says of training files in place of verified.parquet.
+
+    `splits` are the data files by split, as patterns relative to the card; `rows` are those of all files; `lead` opens
+    the card, and `columns` is a table of the files' columns, both Markdown.
+    """
+
+    splits: Mapping[str, str]
+    rows: int
+    lead: str
+    columns: str
+
+
 def write_data_card(folder: Path, dataset: str) -> str:
     """Write data_card.md and data_card.html into a data set's folder; returns what is left to do, in a sentence.
 
@@ -78,18 +91,17 @@ def write_data_card(folder: Path, dataset: str) -> str:
     return f"{CARD} and {CARD_PAGE} describe the data set; its license is for you to fill in before you share it."
 
 
-def data_card(folder: Path, dataset: str, *, splits: Mapping[str, str] | None = None) -> str:
-    """The card as Markdown with the hub's YAML front matter.
+def data_card(folder: Path, dataset: str, *, exported: Exported | None = None) -> str:
+    """The card as Markdown with the hub's YAML front matter: of training files, or else of verified.parquet.
 
-    `splits` are the data files by split, as patterns relative to the card, of whatever columns; by default
-    verified.parquet is the split train. Raises InputError where a stage's file is missing.
+    Raises InputError where a stage's file is missing.
     """
-    verified = splits is None
-    splits = splits or {"train": "verified.parquet"}
+    splits = exported.splits if exported else {"train": "verified.parquet"}
     numbers, manifest = _summary(folder), read_manifest(folder)
     if "fingerprint" not in manifest:
         raise InputError(f"{folder} has no run.json of a capture; run notebook 02_generate_responses for it first")
     shown = {words: manifest[key] for words, key in _CAPTURED.items() if manifest.get(key) not in (None, "", [], {})}
+    rows = exported.rows if exported else int(str(numbers["generated"]))
     sampling = manifest["sampling"]
     assert isinstance(sampling, Mapping)
     rejected = Counter((item.stage, item.reason) for item in each_rejection(folder))
@@ -100,7 +112,7 @@ def data_card(folder: Path, dataset: str, *, splits: Mapping[str, str] | None = 
         keep_trailing_newline=True,
     )
     card = environment.get_template("data_card.jinja").render(
-        front_matter=_front_matter(dataset, int(str(numbers["generated"])), splits, manifest),
+        front_matter=_front_matter(dataset, rows, splits, manifest),
         name=dataset,
         model=manifest.get("model") or manifest.get("tokenizer"),
         responses=f"{numbers['generated']:,}",
@@ -115,7 +127,7 @@ def data_card(folder: Path, dataset: str, *, splits: Mapping[str, str] | None = 
         drift=_drift(folder),
         completion=_completion(numbers),
         first_split=next(iter(splits)),
-        verified=verified,
+        exported=exported,
     )
     return Scrubber().text(card)
 

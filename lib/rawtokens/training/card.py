@@ -7,11 +7,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from ..reporting.data_card import data_card
+from ..records import Json
+from ..reporting.data_card import Exported, data_card
+from ..reporting.wording import counted
+from ..runs import read_manifest
 from .manifest import ExportedFormat
 
 _LOADED = ("parquet", "specforge", "speculators", "arrow")
 """Formats that `datasets` loads by itself, best first; a hub data set's splits are of one of them."""
+
+
+COLUMNS = {
+    "input_ids": "prompt ids, and behind them the output ids",
+    "loss_mask": "0 or 1 for each of them: 1 where a draft model is trained",
+    "key": "SOURCE#TURN/SAMPLE: the prompt's id, which turn, which sample of it",
+    "verdict": "`accept` or `flag`, which is a doubt",
+    "shape": "how far the response came, as counted above",
+    "finish_reason": "`stop`, or `length` where it ran into `max_new_tokens`",
+    "prompt_tokens": "ids of the prompt: where the output begins in `input_ids`",
+    "output_tokens": "ids of the output",
+    "reasoning_tokens": "ids of its thinking, without the closer",
+    "answer_tokens": "ids of its answer, without the stop id",
+    "tool_tokens": "ids of its tool calls",
+}
+"""What the columns of the formats that `datasets` loads are; speculators has `id` in place of `key`."""
 
 
 def card_text(folder: Path, exports: Sequence[ExportedFormat], *, name: str) -> str:
@@ -20,9 +39,32 @@ def card_text(folder: Path, exports: Sequence[ExportedFormat], *, name: str) -> 
     loaded = next((by_name[form] for form in _LOADED if form in by_name), None)
     if loaded is None:
         raise InputError(f"a hub data set needs one of {', '.join(_LOADED)}; export parquet too, then publish")
-    splits = {file.split: f"{loaded.format}/{file.split}-*" for file in loaded.files}
-    parts = [data_card(folder, name, splits=splits).rstrip(), "## Training files", *map(_format_text, exports)]
+    exported = Exported(
+        splits={file.split: f"{loaded.format}/{file.split}-*" for file in loaded.files},
+        rows=sum(file.rows for file in loaded.files),
+        lead=_lead(loaded, read_manifest(folder)),
+        columns=_columns(loaded),
+    )
+    parts = [data_card(folder, name, exported=exported).rstrip(), "## Training files", *map(_format_text, exports)]
     return "\n\n".join(parts) + "\n"
+
+
+def _lead(entry: ExportedFormat, run: Mapping[str, Json]) -> str:
+    counts = entry.counts
+    rows = counts["train"] + counts["held_out"]
+    model = run.get("model") or run.get("tokenizer")
+    return (
+        f"{counted(rows, 'row')}, of {counted(counts['rows'], 'response')} of {model}: {counts['train']:,} in the "
+        f"split `train`, {counts['held_out']:,} in `held_out`. Left out: {counts['left_out']:,}, counted by reason "
+        'under "Training files".\n\n`input_ids` are the prompt ids and behind them the output ids. '
+        f"`loss_mask` (`{entry.mask}`) is {entry.mask_convention}."
+    )
+
+
+def _columns(entry: ExportedFormat) -> str:
+    names = {name: "id" if name == "key" and entry.format == "speculators" else name for name in COLUMNS}
+    lines = [f"| `{names[name]}` | {text} |" for name, text in COLUMNS.items()]
+    return "\n".join(["| column | what it is |", "|---|---|", *lines])
 
 
 def _format_text(entry: ExportedFormat) -> str:

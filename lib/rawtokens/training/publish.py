@@ -19,6 +19,7 @@ from .loss_report import LOSS_REPORT
 from .manifest import MANIFEST, TRAINING, ExportedFormat, manifest_content
 
 HUB = "hub:"
+_TO_DO = "; its license is unknown: fill it in at the head of README.md before you share it"
 _REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
 
@@ -33,7 +34,7 @@ def check_place(to: str) -> None:
 
 
 def publish(folder: Path, exports: Sequence[ExportedFormat], to: str, *, name: str, private: bool = True) -> str:
-    """Publish these exports of a data set; returns where they are.
+    """Publish these exports of a data set; returns where they are, and what is left to do.
 
     `to` is `hub:OWNER/NAME`, or a folder that does not exist yet; `name` is the data set's. The hub's token is that of
     `hf auth login` or HF_TOKEN. Raises InputError where the place is none, RunStopped
@@ -43,14 +44,14 @@ def publish(folder: Path, exports: Sequence[ExportedFormat], to: str, *, name: s
     if to.startswith(HUB):
         with tempfile.TemporaryDirectory(prefix="rawtokens-") as place:
             gather(folder, Path(place) / "card", exports, name=name)
-            return _upload(Path(place) / "card", to.removeprefix(HUB), private=private)
+            return _upload(Path(place) / "card", to.removeprefix(HUB), private=private) + _TO_DO
     place_on_disk = Path(to)
     try:
         gather(folder, place_on_disk, exports, name=name)
     except OSError as error:
         shutil.rmtree(place_on_disk, ignore_errors=True)
         raise RunStopped(f"can't write {place_on_disk}: {error}; make room, then run the same command") from error
-    return str(place_on_disk)
+    return f"{place_on_disk}{_TO_DO}"
 
 
 def gather(folder: Path, place: Path, exports: Sequence[ExportedFormat], *, name: str) -> None:
