@@ -215,6 +215,20 @@ def test_wild_bytes_are_rows_rejections_or_one_clear_error(tmp_path: Path, data:
 # Several files
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.txt"])
+def test_every_line_is_a_row_or_is_told_as_empty(tmp_path: Path, name: str) -> None:
+    texts = ["", "a", "", "  ", "b", "c", "", ""]
+    if name == "rows.jsonl":
+        texts = [json.dumps({"prompt": text}) if text.strip() else text for text in texts]
+    if name == "rows.csv":
+        texts = ["prompt,other", *(f'"{text}\n\n",x' if text.strip() else "" for text in texts)]
+    for part in ("1", "2"):
+        (tmp_path / f"{part}{name}").write_text("\n".join(texts) + "\n")
+    empty: list[None] = []
+    found = list(read_conversations(tmp_path / f"*{name}", on_empty_line=lambda: empty.append(None)))
+    assert (len(found), len(empty)) == (6, 10)
+
+
 def test_a_glob_is_one_data_set_whose_ids_stay_unique(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("id,prompt\n1,again\n3,c\n")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1, "prompt": "a"}\n\n{"id": 2, "prompt": "b"}\n'))

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from rawtokens.capture.rejections import each_rejection, new_rejections
@@ -66,7 +67,9 @@ def test_every_row_and_every_control_token_is_accounted_for(
 def test_the_tables_tell_reasons_notices_formats_and_modes(tmp_path: Path, target: Tokenizer) -> None:
     options = PromptOptions(mix=MIX)
     done = made(tmp_path, target, options)
-    rejected = token_statistics.rejection_table(tmp_path, stage="tokenize")
+    rejected = prompt_statistics.rejected_table(tmp_path)
+    assert list(rejected.columns) == ["reason", "rows", "first line", "first key", "detail"]
+    assert list(rejected["first line"]) == ["13", "16", "18"]
     assert dict(zip(rejected["reason"], rejected["rows"], strict=True)) == {
         "control_token_in_text": 2,
         "empty_prompt": 1,
@@ -118,10 +121,40 @@ def test_tables_of_nothing_are_empty(tmp_path: Path, target: Tokenizer) -> None:
     tokenize_file(path, tmp_path, target, PromptOptions())
     assert prompt_statistics.control_token_table(tmp_path).empty
     assert prompt_statistics.notice_table(tmp_path).empty
-    assert token_statistics.rejection_table(tmp_path, stage="tokenize").empty
+    none_rejected = prompt_statistics.rejected_table(tmp_path)
+    assert none_rejected.empty
     none = prompt_statistics.control_token_table(tmp_path)
     assert prompt_takeaways.control_tokens(none, "skip").startswith("No control id comes from a row's own text")
-    assert prompt_takeaways.rejected_rows(token_statistics.rejection_table(tmp_path), 1) == "All 1 rows became prompts."
+    assert prompt_takeaways.rejected_rows(none_rejected, 1) == "1 row in, and each became a prompt."
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"a": 1, "b": 1, "c": 1}, "the most frequent reasons are a, b, c (1 each)."),
+        ({"a": 1, "b": 2}, "the most frequent reason is b (2)."),
+        ({"a": 3}, "the reason is a."),
+    ],
+)
+def test_the_most_frequent_reason_is_named_only_where_there_is_one(counts: dict[str, int], words: str) -> None:
+    table = pd.DataFrame({"reason": list(counts), "rows": list(counts.values())})
+    total = sum(counts.values())
+    assert prompt_takeaways.rejected_rows(table, 9) == f"{total} of 9 rows became no prompt; {words}"
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (FileCounts(prompts=1, rejected=0), "1 row in = 1 prompt + 0 rejected"),
+        (FileCounts(prompts=1000, rejected=2), "1,002 rows in = 1,000 prompts + 2 rejected"),
+        (
+            FileCounts(prompts=10, rejected=1, empty_lines=1),
+            "11 rows in = 10 prompts + 1 rejected; 1 empty line beside them",
+        ),
+    ],
+)
+def test_empty_lines_are_told_beside_the_rows(counts: FileCounts, words: str) -> None:
+    assert prompt_takeaways.rows_in(counts) == words
 
 
 def rejection(key: str, stage: str = "tokenize") -> Rejection:

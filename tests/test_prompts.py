@@ -124,9 +124,9 @@ def test_rows_in_are_prompts_and_rejections(target: Tokenizer, tmp_path: Path) -
         {"id": "c", "messages": [{"role": "user", "content": "Hi"}]},
     ]
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n")
     counts = tokenize_file(path, tmp_path / "out", target, PromptOptions())
-    assert (counts.prompts, counts.rejected) == (2, 2)
+    assert (counts.prompts, counts.rejected, counts.empty_lines) == (2, 2, 1)
     table = pq.read_table(tmp_path / "out" / "prompts.parquet")
     assert table.schema.equals(PROMPTS_SCHEMA)
     assert table["key"].to_pylist() == ["a#0", "c#0"]

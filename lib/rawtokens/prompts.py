@@ -28,10 +28,11 @@ _BATCH = 1000
 
 
 class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a prompt file: rows in = prompts + rejected."""
+    """What became of a prompt file: rows in = prompts + rejected; a line that nothing stands in is no row."""
 
     prompts: int
     rejected: int
+    empty_lines: int = 0
 
 
 def tokenize_file(
@@ -51,7 +52,15 @@ def tokenize_file(
     as they were.
     """
     check_options(options)
-    rows = read_conversations(path, format=prompt_format, turns=options.turns, limit=limit)
+    empty_lines = 0
+
+    def count_empty_line() -> None:
+        nonlocal empty_lines
+        empty_lines += 1
+
+    rows = read_conversations(
+        path, format=prompt_format, turns=options.turns, limit=limit, on_empty_line=count_empty_line
+    )
     temporary = folder / f".{PROMPTS}.tmp"
     prompts = rejected = 0
     reasons: set[str] = set()
@@ -74,7 +83,7 @@ def tokenize_file(
         raise RunStopped(f"can't write {folder / PROMPTS}: {error}; mend the folder, then run it again") from error
     finally:
         temporary.unlink(missing_ok=True)
-    return FileCounts(prompts=prompts, rejected=rejected)
+    return FileCounts(prompts=prompts, rejected=rejected, empty_lines=empty_lines)
 
 
 def read_prompts(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, object]]:

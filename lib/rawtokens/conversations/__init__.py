@@ -14,7 +14,7 @@ tools_differ, parameter_type_of_the_file, later_turns_without_answers, format_of
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import glob, has_magic
 from itertools import chain, islice
 from os import PathLike
@@ -88,7 +88,12 @@ _COLUMNS = {column for module in _MODULES for column in module.COLUMNS} | set(_M
 
 
 def read_conversations(
-    path: str | PathLike[str], *, format: str = "auto", turns: str = "last", limit: int | None = None
+    path: str | PathLike[str],
+    *,
+    format: str = "auto",
+    turns: str = "last",
+    limit: int | None = None,
+    on_empty_line: Callable[[], None] = lambda: None,
 ) -> Iterator[Conversation | Rejection]:
     """The conversations of a prompt file, or for a row that is none a rejection (stage "tokenize", key `ID#0`).
 
@@ -99,7 +104,8 @@ def read_conversations(
     first rows, it says so with the notice format_of_the_row and its name. `turns`: see `turns`.
     `source_id` is the row's own `id`, as text, or comes from its content. A second row of the same id (7 and "7"
     are the same) is rejected, under the key `ID#rowN`, N its place in the data set, so that no two rows share a key.
-    `limit` is the number of rows read, rejected ones among them. The first file is opened and the format settled at
+    `limit` is the number of rows read, rejected ones among them. `on_empty_line` is called for each line that is no row
+    because nothing stands in it. The first file is opened and the format settled at
     once. Raises InputError for a file that can't be read (at the place where it breaks, after the rows before it), an
     unknown format, or a missing column.
     """
@@ -110,7 +116,7 @@ def read_conversations(
     asked = next((known for known in TURNS if known == turns), None)
     if asked is None:
         raise InputError(f"turns is {turns!r}; expected one of {', '.join(TURNS)}")
-    rows = _rows(path, format)
+    rows = _rows(path, format, on_empty_line)
     head = list(islice(rows, _HEAD))
     chosen = _choose(path, head, format)
     asked_for = islice(chain(head, rows), limit and min(limit, sys.maxsize))  # islice takes no more than that
@@ -138,14 +144,14 @@ def prompt_files(path: str | PathLike[str]) -> list[Path]:
     return found
 
 
-def _rows(path: str | PathLike[str], wanted: str) -> Iterator[Row]:
+def _rows(path: str | PathLike[str], wanted: str, on_empty_line: Callable[[], None] = lambda: None) -> Iterator[Row]:
     if str(path).startswith(PREFIX):
         yield from hub_rows(str(path))
         return
     files = prompt_files(path)
     as_text = None if wanted == "auto" else wanted == text_lines.NAME
     for file in files:
-        rows = open_rows(file, columns=_COLUMNS, text_lines=as_text)
+        rows = open_rows(file, columns=_COLUMNS, text_lines=as_text, on_empty_line=on_empty_line)
         yield from rows if len(files) == 1 else (replace(row, file=file.name) for row in rows)
 
 

@@ -43,11 +43,18 @@ EXPECTED = "JSON Lines, a JSON array of objects, CSV with a header, Parquet, Arr
 Reader = Callable[[Path], Iterator[Row]]
 
 
-def open_rows(path: Path, *, columns: Collection[str], text_lines: bool | None = None) -> Iterator[Row]:
+def open_rows(
+    path: Path,
+    *,
+    columns: Collection[str],
+    text_lines: bool | None = None,
+    on_empty_line: Callable[[], None] = lambda: None,
+) -> Iterator[Row]:
     """The rows of a prompt file. Raises InputError where it can't be read, at the line that was reached.
 
     `columns` are names that make a first line a CSV header. `text_lines`: True takes each line as a prompt, False
-    never, None where the name ends in .txt and nothing else fits.
+    never, None where the name ends in .txt and nothing else fits. `on_empty_line` is called for each line that is no
+    row because nothing stands in it.
     """
     reached = 0
     try:
@@ -56,7 +63,7 @@ def open_rows(path: Path, *, columns: Collection[str], text_lines: bool | None =
                 f"{path} is a directory; expected a file, a pattern such as {path}/*.parquet, or hub:{path} for the "
                 "folder of a data set"
             )
-        for row in _reader(path, columns, text_lines)(path):
+        for row in _reader(path, columns, text_lines, on_empty_line)(path):
             yield row
             reached = row.line
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
@@ -70,7 +77,8 @@ def open_rows(path: Path, *, columns: Collection[str], text_lines: bool | None =
         raise InputError(f"{path} {error}") from error
 
 
-def _reader(path: Path, columns: Collection[str], text_lines: bool | None) -> Reader:
+def _reader(path: Path, columns: Collection[str], text_lines: bool | None, on_empty_line: Callable[[], None]) -> Reader:
+    json_lines, text = (partial(read, on_empty_line=on_empty_line) for read in (_line_rows, _text_rows))
     start = head_of(path, _HEAD)
     for magic, what in _REFUSED.items():
         if start.startswith(magic):
@@ -80,23 +88,23 @@ def _reader(path: Path, columns: Collection[str], text_lines: bool | None) -> Re
     if start.startswith(_ARROW):
         return partial(_unpacked_rows, arrow_rows)
     if text_lines:
-        return _text_rows
+        return text
     start = start.removeprefix(_BOM)
     lines = [line for line in start.split(b"\n") if line.strip()]
     if not lines:
-        return _line_rows
+        return json_lines
     if _is_utf16(start):
         raise InputError(f"{path} is UTF-16 without a mark; convert it to UTF-8 with iconv; expected {EXPECTED}")
     named_text = text_lines is None and _TEXT_NAME.search(path.name) is not None
     if (_ARRAY_OF_OBJECTS if named_text else _ARRAY).match(start) and not _is_whole_value(lines):
         return _array_rows
     if _is_json_lines(lines, torn_first=not named_text):
-        return _line_rows
+        return json_lines
     delimiter = delimiter_of(lines[0].decode("utf-8", "replace"), columns, unknown_too=not named_text)
     if delimiter:
-        return lambda path: csv_rows(_lines(path), delimiter)
+        return lambda path: csv_rows(_lines(path), delimiter, on_empty_line)
     if named_text:
-        return _text_rows
+        return text
     raise InputError(
         f"{path} is none of the files that are read; expected {EXPECTED}. Its first line: {lines[0][:80]!r}. To take "
         "each line as a prompt, set the format to text_lines or let the name end in .txt"
@@ -139,8 +147,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield line, (raw.removeprefix(_BOM) if line == 1 else raw).decode("utf-8", "surrogateescape")
 
 
-def _line_rows(path: Path) -> Iterator[Row]:
-    return line_rows(_lines(path))
+def _line_rows(path: Path, *, on_empty_line: Callable[[], None]) -> Iterator[Row]:
+    return line_rows(_lines(path), on_empty_line)
 
 
 def _array_rows(path: Path) -> Iterator[Row]:
@@ -148,10 +156,12 @@ def _array_rows(path: Path) -> Iterator[Row]:
         yield from array_rows(file)
 
 
-def _text_rows(path: Path) -> Iterator[Row]:
+def _text_rows(path: Path, *, on_empty_line: Callable[[], None]) -> Iterator[Row]:
     for line, text in _lines(path):
         if text.strip():
             yield Row(line=line, value={"text_line": text.removesuffix("\n").removesuffix("\r")})
+        else:
+            on_empty_line()
 
 
 def _unpacked_rows(read: Callable[[Path, str], Iterator[Row]], path: Path) -> Iterator[Row]:

@@ -7,7 +7,7 @@ cell does, leaves every later row in doubt and ends the file with an error. This
 
 import csv
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from .rows import ROW_LIMIT, BrokenFile, Row
 
@@ -32,8 +32,11 @@ def delimiter_of(header: str, columns: Collection[str], *, unknown_too: bool) ->
     return ""
 
 
-def csv_rows(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[Row]:
-    """The rows; `line` is that of a row's first line. Raises BrokenFile with the line where the file is broken."""
+def csv_rows(lines: Iterator[tuple[int, str]], delimiter: str, on_empty_line: Callable[[], None]) -> Iterator[Row]:
+    """The rows; `line` is that of a row's first line. Raises BrokenFile with the line where the file is broken.
+
+    `on_empty_line` is called for each line between rows that holds nothing.
+    """
     csv.field_size_limit(ROW_LIMIT)  # of the whole process; nothing else here reads CSV
     reader = csv.reader((text for _, text in lines), delimiter=delimiter, strict=True)
     names: list[str] = []
@@ -44,6 +47,8 @@ def csv_rows(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[Row]:
                 names = _header([cell.strip() for cell in cells])
             elif cells:
                 yield _row(line, names, cells)
+            else:
+                on_empty_line()
             line = reader.line_num + 1
     except csv.Error as error:
         raise BrokenFile(

@@ -10,7 +10,7 @@ format.
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 
 from ..records import Json
@@ -23,11 +23,13 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 _IN_STRING = ("Invalid control character", "Invalid \\")  # the string's end is certain all the same
 
 
-def line_rows(lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
-    """Each line that is not blank, as a row."""
+def line_rows(lines: Iterable[tuple[int, str]], on_empty_line: Callable[[], None]) -> Iterator[Row]:
+    """Each line that is not blank, as a row; the others are told one by one."""
     for line, text in lines:
         if text.strip(" \t\r\n\v\f"):
             yield _row_of(line, text.strip(" \t\r\n"))
+        else:
+            on_empty_line()
 
 
 def array_rows(file: BufferedIOBase) -> Iterator[Row]:

@@ -16,9 +16,24 @@ from ..prompts import prompt_batches
 from ..target.control_tokens import AS_TEXT, IN_TEXT, NOT_PROVED, found_tokens
 from ..target.rendering import PromptOptions
 from ..target.thinking_modes import wanted_shares
+from .token_statistics import rejection_table
 
 _OTHER_FORMAT = "format_of_the_row: "
 _OUTCOMES = {IN_TEXT: "rows kept", AS_TEXT: "rows as text"}
+
+
+def rejected_table(folder: Path) -> pd.DataFrame:
+    """Rows that became no prompt, by reason: columns reason, rows, first line, first key, detail (of the first).
+
+    A line is that of the prompt file, as text: it is a name, not an amount.
+    """
+    lines: dict[str, int | None] = {}
+    for rejection in each_rejection(folder):
+        if rejection.stage == "tokenize":
+            lines.setdefault(rejection.reason, rejection.line)
+    table = rejection_table(folder, stage="tokenize").drop(columns="stage")
+    table.insert(2, "first line", [str(lines[reason]) for reason in table["reason"]])
+    return table
 
 
 def notice_table(folder: Path) -> pd.DataFrame:

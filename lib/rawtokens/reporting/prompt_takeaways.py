@@ -5,18 +5,29 @@ This module does not know whether a number is good or bad, only what it means fo
 
 import pandas as pd
 
-from .wording import share_of_rows
+from ..prompts import FileCounts
+from .wording import counted, share_of_rows
+
+
+def rows_in(counts: FileCounts) -> str:
+    """Where the rows of a prompt file went, and the lines that are no rows."""
+    rows = counted(counts.prompts + counts.rejected, "row")
+    text = f"{rows} in = {counted(counts.prompts, 'prompt')} + {counts.rejected:,} rejected"
+    return f"{text}; {counted(counts.empty_lines, 'empty line')} beside them" if counts.empty_lines else text
 
 
 def rejected_rows(rejections: pd.DataFrame, total: int) -> str:
-    """How many of `total` rows went no further, and the most frequent reason, from `rejection_table`."""
+    """How many of `total` rows went no further, and the most frequent reasons, from `rejected_table`."""
     if rejections.empty:
-        return f"All {total:,} rows became prompts."
-    most = rejections.sort_values("rows", ascending=False, kind="stable").iloc[0]
-    return (
-        f"{share_of_rows(int(rejections['rows'].sum()), total)} became no prompt; the most frequent reason is "
-        f"{most['reason']} ({most['rows']:,})."
-    )
+        return f"{counted(total, 'row')} in, and each became a prompt."
+    text = f"{share_of_rows(int(rejections['rows'].sum()), total)} became no prompt"
+    most = int(rejections["rows"].max())
+    reasons = rejections.loc[rejections["rows"] == most, "reason"].tolist()
+    if len(rejections) == 1:
+        return f"{text}; the reason is {reasons[0]}."
+    if len(reasons) == 1:
+        return f"{text}; the most frequent reason is {reasons[0]} ({most:,})."
+    return f"{text}; the most frequent reasons are {', '.join(reasons)} ({most:,} each)."
 
 
 def control_tokens(found: pd.DataFrame, choice: str) -> str:
