@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import small_dataset
 
-from rawtokens.__main__ import _parser
+from rawtokens.__main__ import DEMO_MODEL, _parser
+from rawtokens.conversations import read_conversations
+from rawtokens.records import Conversation
+from rawtokens.run_file import load_run_file
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,6 +23,8 @@ COMMANDS = ("make", "rawtokens", "papermill", "python")
 RUN_BY: dict[str, tuple[str, str]] = {  # a command in a code block: the file that runs it, and how it stands there
     "make demo": (".ci/run", "make demo"),
     "make test": (".ci/run", "make test"),
+    "rawtokens serve-demo": ("tests/test_main.py", 'told(capsys, "serve-demo")'),
+    "rawtokens run my_run.yaml": ("tests/test_readme.py", 'load_run_file(tmp_path / "my_run.yaml")'),
     "rawtokens run notebooks/demo.yaml": ("Makefile", "$(RUN) run notebooks/demo.yaml --demo-server"),
     "rawtokens run RUN.yaml --dataset B1_glaive --stage 02": ("tests/test_pipeline.py", 'stage="02", datasets=["B"]'),
     "rawtokens status RUN.yaml": ("tests/test_main.py", 'main(["status"'),
@@ -81,6 +86,21 @@ def test_the_command_line_takes_it(line: str) -> None:
 @pytest.mark.parametrize("line", [line for line in everywhere("make") if line.startswith("make ")])
 def test_make_has_the_target(line: str) -> None:
     assert re.search(rf"^{shlex.split(line)[1]}:", MAKEFILE, flags=re.MULTILINE)
+
+
+def test_the_readme_s_own_prompts_are_prompts_for_the_server_that_it_starts(tmp_path: Path) -> None:
+    section = README.partition("## Your own prompts\n")[2].partition("\n## ")[0]
+    for language, name in (("json", "my_prompts.jsonl"), ("yaml", "my_run.yaml")):
+        (text,) = re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    settings = load_run_file(tmp_path / "my_run.yaml")
+    rows = list(read_conversations(settings.datasets["my_prompts"].prompts))
+    assert [row.messages[-1]["content"] for row in rows if isinstance(row, Conversation)] == [
+        "What is 17 + 25?",
+        "How many metres are 3 kilometres?",
+    ]
+    assert settings.servers.urls == (f"http://127.0.0.1:{_parser().parse_args(['serve-demo']).port}",)
+    assert settings.model.tokenizer == str(tmp_path / DEMO_MODEL.name)
 
 
 def test_a_notebook_runs_by_papermill_alone(tmp_path: Path, kimi_folder: Path) -> None:

@@ -45,7 +45,7 @@ def mask_runs(runs: Runs, mask: str, *, boundary_shift: bool = False) -> MaskRun
 
     `boundary_shift` lets every span of ones begin one id earlier, for a trainer whose first step looks one position
     further than its mask does (EAGLE-3 in SpecForge 0.2.0: at the prompt's last id it predicts the second output id,
-    which the unshifted mask leaves without gradient; SpecForge issue 885).
+    which the unshifted mask leaves without gradient; SpecForge issue 885). speculators 0.9.0 shifts the mask itself.
     """
     values = np.isin(runs.labels, MASKS[mask]).astype(np.int8)
     lengths, first = runs.lengths.copy(), np.ones(len(values), dtype=np.bool_)
