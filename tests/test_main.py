@@ -14,6 +14,7 @@ import small_dataset
 from rawtokens import __main__ as command
 from rawtokens import journal
 from rawtokens.__main__ import main
+from rawtokens.errors import RunStopped
 from rawtokens.notebook_stages.pipeline import Plan
 
 RUN = "run: tiny\nmodel: {tokenizer: TOKENIZER}\nservers: {urls: [URL]}\ndatasets: {A: {prompts: a.jsonl}}\n"
@@ -137,10 +138,11 @@ def test_a_server_that_is_not_there_is_a_failed_check(
     capsys: pytest.CaptureFixture[str], kimi_folder: Path, closed_port: int
 ) -> None:
     url = f"http://127.0.0.1:{closed_port}"
-    code, error = told(capsys, "check-server", f"{url}/", "--tokenizer", kimi_folder)
-    assert code == 1
-    assert f"no server answers at {url} (" in error
-    assert "start it" in error
+    assert main(["check-server", f"{url}/", "--tokenizer", str(kimi_folder)]) == 1
+    said = capsys.readouterr()
+    assert " ".join(said.out.split()).startswith(f"fail reachable no server answers at {url} (")
+    assert "start it" in said.out
+    assert said.err == f"rawtokens: {url} fails the check 'reachable'; the table tells why\n"
 
 
 def test_status_counts_what_is_there(capsys: pytest.CaptureFixture[str], run_file: Path) -> None:
@@ -202,6 +204,24 @@ def test_sigterm_is_exit_code_1(
     code, line = told(capsys, "status", run_file)
     assert code == 1
     assert "stopped by SIGTERM; run the same command to go on" in line
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), "SIGTERM", OSError(28, "No space left"), RunStopped("no server")])
+def test_how_a_run_goes_on_is_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run_file: Path, end: BaseException | str
+) -> None:
+    def be_stopped(_: object) -> int:
+        if isinstance(end, BaseException):
+            raise end
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(command, "_run", be_stopped)
+    code, line = told(capsys, "run", run_file)
+    assert code == 1
+    assert line.endswith(f" go on with: rawtokens run {run_file}\n")
+    assert line.count("go on") == 1
+    assert "run the same" not in line
 
 
 def test_a_reader_that_goes_away_is_no_traceback(run_file: Path) -> None:

@@ -19,26 +19,30 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / ".demo-model"
+_AGAIN = "run the same command to go on"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 stopped and can be resumed, 2 bad input."""
     signal.signal(signal.SIGTERM, _stop)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    again = f"; go on with: {shlex.join(['rawtokens', *given])}" if given[:1] == ["run"] else ""
+    is_run = given[:1] == ["run"]
+    again = f"go on with: {shlex.join(['rawtokens', *given])}" if is_run else _AGAIN
     try:
         options = _parser().parse_args(given)
         code: int = options.command(options)
         sys.stdout.flush()
     except RawTokensError as error:
-        return _say(f"{error}{again if error.exit_code == 1 else ''}", error.exit_code)
+        resumable = is_run and error.exit_code == 1
+        said = f"{str(error).removesuffix(f'; {_AGAIN}')}; {again}" if resumable else str(error)
+        return _say(said, error.exit_code)
     except BrokenPipeError:  # whoever read standard output has gone, `rawtokens status RUN | head` for one
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
         return _say("standard output was closed; what was done stays", 1)
     except OSError as error:
-        return _say(f"{error}; mend that, then run the same command{again}", 1)
+        return _say(f"{error}; mend that, then {again}", 1)
     except KeyboardInterrupt:
-        return _say(f"stopped; run the same command to go on{again}", 1)
+        return _say(f"stopped; {again}", 1)
     return code
 
 
@@ -252,7 +256,7 @@ def _check_server(options: argparse.Namespace) -> int:
         checks += golden.checks
         lines = segment_lines(golden, tokenizer, api_key=key)
     print("\n".join([checks_text(checks), *lines, checks_takeaway(checks)]))
-    require_no_failure(url, checks)
+    require_no_failure(url, checks, table_is_shown=True)
     return 0
 
 
@@ -290,7 +294,7 @@ def _demo_model(options: argparse.Namespace) -> int:
 
 
 def _stop(number: int, _: object) -> None:
-    raise RunStopped(f"stopped by {signal.Signals(number).name}; run the same command to go on")
+    raise RunStopped(f"stopped by {signal.Signals(number).name}; {_AGAIN}")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def _type_of_default(source: str) -> str:
 def _error(failure: Exception | None, result: NotebookNode, notebook: Path, run: KernelRun) -> RawTokensError:
     """The failure as one of the kit's errors, with the class that the cell raised where it is one of them."""
     if run.signal_name:
-        return RunStopped(f"{notebook.name} was interrupted ({run.signal_name}); run it again to go on")
+        return RunStopped(f"{notebook.name} was interrupted ({run.signal_name})")
     if not isinstance(failure, papermill.PapermillExecutionError):
         what = _one_line(str(failure)) or type(failure).__name__
         if not run.ready:

@@ -55,9 +55,14 @@ def checks_takeaway(checks: Sequence[Check]) -> str:
     return "; ".join([passed, *told])
 
 
-def require_no_failure(url: str, checks: Sequence[Check]) -> None:
-    """Raise ServerError with the first failed check, so that a run stops before it captures anything."""
+def require_no_failure(url: str, checks: Sequence[Check], *, table_is_shown: bool = False) -> None:
+    """Raise ServerError with the first failed check, so that a run stops before it captures anything.
+
+    Where the table is shown just above, it has said what was seen and what to do.
+    """
     failed = [check for check in checks if check.status == "fail"]
+    if failed and table_is_shown:
+        raise ServerError(f"{url} fails the check {failed[0].check!r}; the table tells why")
     if failed:
         told = [text for text in (failed[0].seen, failed[0].to_do) if text]
         raise ServerError(f"{url} fails the check {failed[0].check!r}: {'; '.join(told)}")
