@@ -11,12 +11,13 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from multiprocessing import active_children, get_context, parent_process
-from typing import TYPE_CHECKING
+from multiprocessing import get_context, parent_process
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +27,8 @@ from ..records import PROMPTS_SCHEMA, Conversation, Prompt, Rejection
 from .rendering import PromptOptions, tokenize_conversations
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from .target_tokenizer import Tokenizer, TokenizerSource
 
 Row = Conversation | Rejection
@@ -89,36 +92,91 @@ def _tokenized(batch: Sequence[Row], tokenizer: "Tokenizer", options: PromptOpti
 
 
 def _by_workers(
-    batches: Iterator[list[Row]], tokenizer: "Tokenizer", options: PromptOptions, workers: int
+    batches: Iterator[list[Row]], tokenizer: "Tokenizer", options: PromptOptions, count: int
 ) -> Iterator[Tokenized]:
-    others = set(active_children())
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker)
+    workers: list[_Worker] = []
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    threads = ThreadPoolExecutor(count)  # one waits for each worker
     waiting: deque[Future[Tokenized]] = deque()
+
+    def ask(batch: list[Row]) -> Tokenized:
+        worker = idle.get()
+        try:
+            return worker.tokenized(batch)
+        finally:
+            idle.put(worker)
+
     try:
+        for _ in range(count):
+            workers.append(_Worker(tokenizer, options))
+            idle.put(workers[-1])
         for batch in batches:
-            waiting.append(pool.submit(_work, batch, tokenizer.source, tokenizer.identity, options))
-            if len(waiting) >= workers * _AHEAD:
+            waiting.append(threads.submit(ask, batch))
+            if len(waiting) >= count * _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool as error:
+    except _DeadWorkerError as error:
         raise RunStopped(
             "a process that tokenizes prompts died (out of memory?); run stage 01 again, with fewer `processes` if it "
             "dies again"
         ) from error
-    except BaseException:  # an interrupt too: a batch of long texts would keep the workers busy for a minute
-        for worker in set(active_children()) - others:
-            worker.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    finally:  # after an interrupt too: a batch of long texts would keep a worker busy for a minute
+        threads.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.end()
+        threads.shutdown()
 
 
-def _start_worker() -> None:
+class _DeadWorkerError(Exception):
+    pass
+
+
+class _Worker:
+    """A process that tokenizes, with a pipe of its own.
+
+    A pool of the standard library shares one pipe among its processes: one that is ended while it writes leaves half
+    a result in it, and its reader waits for the rest for ever.
+    """
+
+    def __init__(self, tokenizer: "Tokenizer", options: PromptOptions) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, tokenizer.source, tokenizer.identity, options), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def tokenized(self, batch: list[Row]) -> Tokenized:
+        """Raises what the worker raised, _DeadWorkerError where it is gone."""
+        try:
+            self._pipe.send(batch)
+            made = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise _DeadWorkerError from error
+        if isinstance(made, Exception):
+            raise made
+        return cast("Tokenized", made)
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def _serve(pipe: "Connection", source: "TokenizerSource", identity: dict[str, str], options: PromptOptions) -> None:
     """A worker works on one core, leaves interrupts to its parent, and does not outlive it."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):  # the parent is gone
+        while True:
+            batch = pipe.recv()
+            try:
+                made: Tokenized | Exception = _work(batch, source, identity, options)
+            except Exception as error:
+                made = error
+            pipe.send(made)
 
 
 def _leave_with_parent() -> None:
