@@ -11,7 +11,7 @@ import pandas as pd
 from .greedy_answers import Agreement
 from .run_comparison import FEWEST, Sample, lengths_of, share_table
 from .token_statistics import SHAPES, VERDICTS
-from .wording import FEW, counted
+from .wording import FEW, counted, in_short
 
 NOTHING_IN_COMMON = "There are no two runs with a data set in common"
 
@@ -40,8 +40,8 @@ def reasoning(samples: Mapping[str, Sample]) -> str:
         return f"Fewer than two have {FEW} rows that think, so their thinking is not compared."
     longest, shortest = max(medians, key=medians.__getitem__), min(medians, key=medians.__getitem__)
     return (
-        f"The median of reasoning is longest in {longest} ({medians[longest]:,.0f} ids) and shortest in {shortest} "
-        f"({medians[shortest]:,.0f})."
+        f"The median of reasoning is longest in {longest} ({in_short(medians[longest])} ids) and shortest in {shortest} "
+        f"({in_short(medians[shortest])})."
     )
 
 
