@@ -105,4 +105,8 @@ def content_of(path: Path) -> str:
     """A file as text: Parquet row by row, since its pages are compressed."""
     if path.is_dir():
         return path.name
-    return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_bytes().decode()
+    return (
+        str(pq.read_table(path).to_pylist())
+        if path.suffix == ".parquet"
+        else path.read_bytes().decode(errors="replace")
+    )

@@ -134,6 +134,8 @@ def test_two_listed_servers_share_the_work_and_one_killed_costs_no_row(
     early = {response.server for response in read_responses(client.journal)}
     os.killpg(killed.pid, signal.SIGKILL)
     killed.relaunch()
+    client.ended(code=0)
+    killed.wait_until_ready()  # a start asks every server what it is
     client.finish()
     assert undisturbed.compare(client.folder) == WHOLE
     assert early == {steady.url, killed.url}
