@@ -238,8 +238,16 @@ def test_prompts_come_without_a_server_and_responses_need_one(
     capfd: pytest.CaptureFixture[str], run_file: Path, closed_port: int
 ) -> None:
     outputs = run_file.parent / "outputs"
+    run_file.write_text(run_file.read_text().replace("}\nservers", ", template_kwargs: {thinkng: true}}\nservers"))
     assert main(["run", str(run_file), "--outputs", str(outputs), "--stage", "01"]) == 0
-    assert capfd.readouterr().err == ""
+    said = capfd.readouterr()
+    assert said.err == ""
+    assert "A: 1 row in = 1 prompt + 0 rejected" in said.out
+    table, last = said.out.split("\ndata set ")[1].split("thinking ended)")[0], said.out.splitlines()[-3]
+    assert table.splitlines()[1].split() == ["A", "1", "0", *["-"] * 7]
+    assert last == (
+        "A 01_tokenize_prompts: warning: the chat template never reads 'thinkng'; giving it changes nothing"
+    )
     assert main(["status", str(run_file), "--outputs", str(outputs)]) == 0
     assert capfd.readouterr().out.startswith("A: 1 planned, 0 generated, 1 missing, 0 rejected\n")
     code, error = told(capfd, "run", run_file, "--outputs", outputs)

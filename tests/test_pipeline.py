@@ -224,6 +224,21 @@ def test_a_stage_alone_runs_that_stage_alone(notebooks: Notebooks, settings: Run
     assert run(notebooks, plan(settings, tmp_path, stage="03", datasets=["B"])) == ["03 B"]
 
 
+def test_figures_of_before_a_single_stage_are_marked_in_the_index(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path
+) -> None:
+    run(notebooks, plan(settings, tmp_path))
+    index = tmp_path / "outputs" / "demo" / "index.html"
+    assert "(older)" not in index.read_text()
+    outputs(tmp_path, "raw_responses.jsonl").unlink()
+    (tmp_path / "outputs" / "demo" / "A" / "rejected.jsonl").write_bytes(b"")
+    run(notebooks, plan(settings, tmp_path, stage="02", datasets=["A"]))
+    page = index.read_text()
+    assert "A (older)" in page
+    assert "B (older)" not in page
+    assert "stage 04 has not run since: rejected.jsonl changed" in page
+
+
 def test_a_replay_without_its_server_is_tried_again_where_the_stage_is_asked_for(
     notebooks: Notebooks, settings: RunFile, tmp_path: Path
 ) -> None:

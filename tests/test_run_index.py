@@ -3,6 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
+import small_dataset
 from html_pages import check_page
 from nbformat import write
 from nbformat.v4 import new_code_cell, new_notebook, new_output
@@ -84,6 +85,23 @@ def test_the_closing_table_tells_rows_from_responses(run_folder: Path) -> None:
     ]
     assert len({len(line) for line in table}) == 1
     assert legend.startswith("(rows and those without a prompt: of the prompt file; responses = accepted + flagged")
+
+
+def test_older_figures_are_marked_in_table_and_index(run_folder: Path) -> None:
+    older = {"B1": "stage 04 has not run since: raw_responses.jsonl changed"}
+    table = run_table(run_folder, datasets=["B1", "B2"], older=older).splitlines()
+    assert table[1].startswith("B1 (older)  1,200  ")
+    assert table[-1] == "B1: older figures, stage 04 has not run since: raw_responses.jsonl changed"
+    html = write_index(run_folder, datasets=["B1", "B2"], settings={}, older=older).read_text()
+    check_page(html, folder=run_folder)
+    assert "B1 (older)</td>" in html or "B1 (older)</th>" in html
+    assert "B1: older figures, stage 04 has not run since: raw_responses.jsonl changed</caption>" in html
+
+
+def test_before_the_summary_the_table_has_what_is_known(run_folder: Path) -> None:
+    small_dataset.write(run_folder / "B2")
+    table = run_table(run_folder, datasets=["B2"]).splitlines()
+    assert squeezed(table[1]).split("  ") == ["B2", "11", "1", "8", "1", "4", "3", "1", "-", "-"]
 
 
 def squeezed(line: str) -> str:

@@ -144,12 +144,26 @@ def _run(options: argparse.Namespace) -> int:
             f"--shard {options.shard} goes with --stage 02 alone: stage 01 runs once before, later stages once after"
         )
     plan = _plan(options, options.dataset, stage=options.stage, shard=options.shard)
-    say = partial(print, flush=True)  # a log file shows a stage when it starts, not when a buffer is full
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)  # a log file shows a stage when it starts, not when a buffer is full
+
     index = run_stages(plan, start_server=_demo_server if options.demo_server else None, on_line=say)
+    from .reporting.closing import older_figures, retry_command, retry_lines, warnings_among
     from .reporting.run_index import run_table
 
-    print(f"\n{run_table(plan.run_folder, datasets=plan.datasets)}\n\nreport: {index}")
+    older, retried = older_figures(plan, plan.datasets), retry_command(options.run_file, _elsewhere(options))
+    print(f"\n{run_table(plan.run_folder, datasets=plan.datasets, older=older)}")
+    for line in (*retry_lines(plan, retried), *warnings_among(lines)):
+        print(line)
+    print(f"\nreport: {index}")
     return 0
+
+
+def _elsewhere(options: argparse.Namespace) -> list[str]:
+    return [] if options.outputs == ROOT / "outputs" else ["--outputs", str(options.outputs)]
 
 
 def _plan(
@@ -204,8 +218,7 @@ def _retry(options: argparse.Namespace) -> int:
     if not found.lines:
         print(f"{name}: nothing to retry")
         return 0
-    elsewhere = [] if options.outputs == ROOT / "outputs" else ["--outputs", str(options.outputs)]
-    command = shlex.join(["rawtokens", "run", str(options.run_file), "--dataset", name, *elsewhere])
+    command = shlex.join(["rawtokens", "run", str(options.run_file), "--dataset", name, *_elsewhere(options)])
     same = " (greedy or seeded: the same ids may come again)" if sampling.seed or not sampling.temperature else ""
     print(
         f"{name}: rows to generate again: {found.again}{same}; lines set aside: {found.lines}, in "

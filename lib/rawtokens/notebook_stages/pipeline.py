@@ -81,6 +81,7 @@ def run_stages(
     that waits until it is ready and returns its URL. Raises RawTokensError; what was done stays, and the same
     call goes on there.
     """
+    from ..reporting.closing import older_figures
     from ..reporting.run_index import write_index
 
     _check_inputs(plan)
@@ -108,7 +109,8 @@ def run_stages(
             _tell_missing(plan, on_line)
         known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
         with lock(plan.run_folder / _INDEX_LOCK, wait_seconds=_TURN_SECONDS):
-            return write_index(plan.run_folder, datasets=known, settings=shown_settings(plan.settings))
+            settings, older = shown_settings(plan.settings), older_figures(plan, known)
+            return write_index(plan.run_folder, datasets=known, settings=settings, older=older)
 
 
 @contextmanager

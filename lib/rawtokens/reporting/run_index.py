@@ -1,12 +1,13 @@
 """Over a whole run: the index page of its reports, the guide to them, and the table that a run ends with.
 
-Both are made from each data set's summary.json and from the reports that lie there; a data set that has none yet is
-listed with dashes. This module does not know how a count was made.
+Both are made from each data set's summary.json and from the reports that lie there; before there is one, from what the
+files of earlier stages tell, with dashes for what is not known. This module does not know how a count was made.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import nbformat
@@ -17,6 +18,7 @@ from ..notebook_stages.stages import read_stage_record
 from ..privacy import Scrubber
 from .data_card import CARD_PAGE
 from .display import table_html
+from .known_counts import known_counts
 from .reading_guide import GUIDE_PAGE, guide_html
 from .reports import HTML_LIMIT, write_page
 from .safe_html import clean_html
@@ -39,15 +41,23 @@ _LEGEND = (
 _FORMATS = {"median reasoning": "{:,.0f} ids", "thinking ended": "{:.1%}"}
 
 
-def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[str, object]) -> Path:
+def write_index(
+    run_folder: Path,
+    *,
+    datasets: Sequence[str],
+    settings: Mapping[str, object],
+    older: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
     """Write index.html over the reports of a run's data sets, with their summary table and main figures.
 
-    `settings` are shown without the paths of this machine. Returns the path of the index.
+    `settings` are shown without the paths of this machine; `older` are data sets whose figures are not of the files as
+    they are, with why. Returns the path of the index.
     """
     import pandas as pd
 
     scrubber = Scrubber()
-    rows = [{"data set": name} | _summary_row(run_folder / name) for name in datasets]
+    rows = [{"data set": _label(name, older)} | _summary_row(run_folder / name) for name in datasets]
+    captions = [f"Rows in and responses out, by data set: {_LEGEND}", *_older_lines(datasets, older)]
     facts = {
         "title": f"rawtokens run {run_folder.name}",
         "guide": GUIDE_PAGE,
@@ -55,7 +65,7 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
         "summary": Markup(
             table_html(
                 pd.DataFrame(rows),
-                caption=f"Rows in and responses out, by data set: {_LEGEND}",
+                caption="; ".join(captions),
                 formats=_FORMATS,
             )
         ),
@@ -77,21 +87,29 @@ def write_index(run_folder: Path, *, datasets: Sequence[str], settings: Mapping[
     return index
 
 
-def run_table(run_folder: Path, *, datasets: Sequence[str]) -> str:
-    """The table that a run ends with, as plain text, and what its columns count."""
+def run_table(run_folder: Path, *, datasets: Sequence[str], older: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The table that a run ends with, as plain text, what its columns count, and which figures are `older`."""
     lines = [["data set", *_COLUMNS]]
     for name in datasets:
         facts = _summary_row(run_folder / name)
         cells = (
             "-" if value is None else _FORMATS.get(column, "{:,}").format(value) for column, value in facts.items()
         )
-        lines.append([name, *cells])
+        lines.append([_label(name, older), *cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = (
         [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         for row in lines
     )
-    return "\n".join([*map("  ".join, rows), f"({_LEGEND})"])
+    return "\n".join([*map("  ".join, rows), f"({_LEGEND})", *_older_lines(datasets, older)])
+
+
+def _label(name: str, older: Mapping[str, str]) -> str:
+    return f"{name} (older)" if name in older else name
+
+
+def _older_lines(datasets: Sequence[str], older: Mapping[str, str]) -> list[str]:
+    return [f"{name}: older figures, {older[name]}" for name in datasets if name in older]
 
 
 def _setting(value: object, scrubber: Scrubber) -> str:
@@ -136,5 +154,5 @@ def _summary(folder: Path) -> dict[str, int | float | None]:
 
 
 def _summary_row(folder: Path) -> dict[str, int | float | None]:
-    facts = _summary(folder)
+    facts = _summary(folder) or known_counts(folder)
     return {column: facts.get(key) for column, key in _COLUMNS.items()}
