@@ -10,6 +10,7 @@ from training_data import ROWS, Row
 
 from rawtokens.notebook_stages.notebook_runs import execute_notebook
 from rawtokens.reporting.figure_titles import figures_of
+from rawtokens.reporting.wording import counted
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "05_export_training_data.ipynb"
 
@@ -39,7 +40,7 @@ def test_the_notebook_exports_and_shows_any_number_of_rows(
     assert [caption for caption in captions if not caption.startswith("key ")] == figures
     assert sum(caption.startswith("key ") for caption in captions) == (kept > 0)
     text = re.sub(r"<[^>]*>", "", html)
-    assert f"{len(rows)} rows verified = " in text
+    assert f"{counted(len(rows), 'row')} verified = " in text
     assert f"{kept} rows of every format were read back and held to raw_responses.jsonl." in text
     assert "evaluation.jsonl: 0 of 1 prompt share 13 ids" in text
     assert ("loss mask 1" in text) == (kept > 0)
