@@ -40,8 +40,8 @@ def reasoning(samples: Mapping[str, Sample]) -> str:
         return f"Fewer than two have {FEW} rows that think, so their thinking is not compared."
     longest, shortest = max(medians, key=medians.__getitem__), min(medians, key=medians.__getitem__)
     return (
-        f"The median of reasoning is longest in {longest} ({in_short(medians[longest])} ids) and shortest in {shortest} "
-        f"({in_short(medians[shortest])})."
+        f"The median of reasoning is longest in {longest} ({in_short(medians[longest])} ids) and shortest in "
+        f"{shortest} ({in_short(medians[shortest])})."
     )
 
 
