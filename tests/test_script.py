@@ -33,6 +33,16 @@ def test_a_call_without_a_result_is_kept_as_such() -> None:
     assert part.calls == (RecordedCall(name="get_weather", arguments='{"city":"Oslo"}', result=None),)
 
 
+def test_results_stay_with_their_calls_where_a_file_uses_an_id_again() -> None:
+    again = called(('{"city":"Rome"}', "25"))
+    assert again[1]["tool_call_id"] == ONE[1]["tool_call_id"]
+    for later in ([*ONE, *again], [*ONE, ASSISTANT, user("And?"), *again], [ONE[0], again[0], ONE[1], again[1]]):
+        results = [call.result for part in read_script(later) for call in part.calls]
+        assert results == [ONE[1], again[1]]
+    unanswered, answered = read_script([ONE[0], user("And?"), *again])[0:2]
+    assert [call.result for call in (*unanswered.calls, *answered.calls)] == [None, again[1]]
+
+
 @pytest.mark.parametrize(
     ("later", "turns"),
     [

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
 from ..records import Json
 
@@ -34,18 +35,28 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_script(later: Sequence[Message]) -> tuple[Part, ...]:
-    """The parts of a conversation, one a question."""
-    results = {message.get("tool_call_id"): message for message in later if message["role"] == "tool"}
+    """The parts of a conversation, one a question.
+
+    A result belongs to the oldest open call of its id: files use an id again in each round, or twice in one.
+    """
     parts: list[Part] = []
     calls: list[RecordedCall] = []
     then: list[Message] = []
+    open_calls: list[tuple[Json, int]] = []  # ids and places in `calls`
     for message in later:
         if message["role"] == "assistant":
             if then:
                 parts.append(Part(calls=tuple(calls), then=tuple(then)))
-                calls, then = [], []
-            calls += [_recorded(call, results) for call in _calls(message)]
-        elif message["role"] != "tool":
+                calls, then, open_calls = [], [], []
+            for call in _calls(message):
+                open_calls.append((call.get("id"), len(calls)))
+                calls.append(_recorded(call))
+        elif message["role"] == "tool":
+            answered = next((item for item in open_calls if item[0] == message.get("tool_call_id")), None)
+            if answered:
+                open_calls.remove(answered)
+                calls[answered[1]] = replace(calls[answered[1]], result=message)
+        else:
             then.append(message)
     parts.append(Part(calls=tuple(calls), then=tuple(then)))
     return tuple(parts) if not then else (*parts, Part())
@@ -77,7 +88,7 @@ def _calls(message: Message) -> Sequence[Mapping[str, Json]]:
     return cast("Sequence[Mapping[str, Json]]", message.get("tool_calls") or ())
 
 
-def _recorded(call: Mapping[str, Json], results: Mapping[Json, Message]) -> RecordedCall:
+def _recorded(call: Mapping[str, Json]) -> RecordedCall:
     function = cast("Mapping[str, Json]", call["function"])
     arguments = canonical(function.get("arguments")) or ""
-    return RecordedCall(name=str(function.get("name")), arguments=arguments, result=results.get(call.get("id")))
+    return RecordedCall(name=str(function.get("name")), arguments=arguments, result=None)
