@@ -356,7 +356,17 @@ def test_a_function_of_the_user_s_answers_calls_and_is_asked_once(target: Tokeni
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"), [("raise KeyError(name)", "tool_function_failed"), ("return None", "call_not_answered")]
+    ("body", "reason"),
+    [
+        ("raise KeyError(name)", "tool_function_failed"),
+        ("raise ValueError(chr(0xD800))", "tool_function_failed"),
+        ("raise SystemExit(2)", "tool_function_failed"),
+        ("return object()", "tool_function_failed"),
+        ("return None", "call_not_answered"),
+        ("return chr(0xD800)", "call_not_kept"),
+        ("return {'a': chr(0xD800)}", "call_not_kept"),
+        ("return '<|im_end|>'", "control_token_in_text"),
+    ],
 )
 def test_a_function_without_an_answer_ends_the_conversation(
     body: str, reason: str, target: Tokenizer, tmp_path: Path
@@ -364,6 +374,19 @@ def test_a_function_without_an_answer_ends_the_conversation(
     folder = prepare(tmp_path / "hook", target, [weather("a", ("Oslo",))])
     run(folder, target, tool_function=hook(tmp_path, body))
     assert reasons(folder) == {"a": (reason, 1)}
+
+
+def test_a_function_that_changes_what_it_is_given_changes_no_record(target: Tokenizer, tmp_path: Path) -> None:
+    """It takes the calls of the messages to pieces, and its arguments too."""
+    folder = prepare(tmp_path / "hook", target, ROWS[:1])
+    body = "[message.get('tool_calls', [{}])[0].clear() for message in messages]; return len(arguments.popitem())"
+    run(folder, target, tool_function=hook(tmp_path, body))
+    assert reasons(folder) == {"a#1/x": ("complete", 5)}
+    digests = derive_turns(folder, target)
+    verify_journal(folder, markers=target.markers, vocabulary_size=163840, later_prompts=digests)
+    assert set(pq.read_table(folder / "verified.parquet")["verdict"].to_pylist()) == {"accept"}
+    lines = (folder / TOOL_RESULTS).read_bytes().splitlines()
+    assert [json.loads(line)["arguments"] for line in lines] == [{"city": "Oslo"}, {"city": "Rome"}, {"city": "Oslo"}]
 
 
 def test_a_function_that_is_not_there_is_refused_before_anything_starts(target: Tokenizer, tmp_path: Path) -> None:

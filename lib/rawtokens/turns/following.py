@@ -84,9 +84,8 @@ class Following:
         """The request behind turn `key`, or its conversation's end, on record."""
         if isinstance(found, Ended):
             turns = key.turn + 1
-            self._ended.append(
-                Ending(key=str(key), turns=turns, reason=found.reason, detail=found.detail, script=digest)
-            )
+            detail = found.detail.encode(errors="backslashreplace").decode()  # a lone surrogate, of whoever's words
+            self._ended.append(Ending(key=str(key), turns=turns, reason=found.reason, detail=detail, script=digest))
             self._over(key, turns)
             return None
         self._talks[key.conversation] = found.talk, digest

@@ -7,6 +7,7 @@ does what the tools would.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import msgspec
@@ -50,26 +51,41 @@ class ToolResults:
             self._function, name, sha256 = load_function(function, "tool_function")
             self._name = f"{name} {sha256[:16]}"
 
-    def __call__(self, key: str, place: int, call: Call, messages: Sequence[Mapping[str, Json]]) -> str | Ended | None:
-        """What the tool answers; None leaves the call to the prompt file. Raises RunStopped where nothing is written.
-
-        Reasons: tool_function_failed, call_not_answered.
-        """
+    def recorded(self, key: str, place: int, call: Call, messages: Sequence[Mapping[str, Json]]) -> str | None:
+        """What the file has, and no function asked: for turns that stand already."""
         known = self._known.get((key, place))
         if known and (known.name, known.arguments) == (call.name, call.arguments):
             return known.content
-        if self._function is None:
-            return None
-        try:
-            answered = self._function(call.name, dict(call.arguments), [dict(message) for message in messages])
+        return None
+
+    def __call__(self, key: str, place: int, call: Call, messages: Sequence[Mapping[str, Json]]) -> str | Ended | None:
+        """What the tool answers; None leaves the call to the prompt file. Raises RunStopped where nothing is written.
+
+        Reasons: tool_function_failed, call_not_answered, call_not_kept.
+        """
+        known = self.recorded(key, place, call, messages)
+        if known is not None or self._function is None:
+            return known
+        try:  # copies to their depth: what the function changes in them is not what the model said
+            answered = self._function(call.name, deepcopy(dict(call.arguments)), deepcopy(list(map(dict, messages))))
             content = answered if isinstance(answered, str) else json.dumps(answered, ensure_ascii=False)
-        except Exception as error:  # the user's own code
+        except (Exception, SystemExit) as error:  # the user's own code
             return Ended("tool_function_failed", f"{self._name} on {call.name!r}: {one_line(error)}")
         if answered is None:
             return Ended("call_not_answered", f"{self._name} gave None for {call.name!r}")
         line = ToolResult(
             key=key, place=place, name=call.name, arguments=dict(call.arguments), content=content, function=self._name
         )
+        if not _is_kept(line):
+            return Ended("call_not_kept", f"JSON can't hold the call of {call.name!r}, or what {self._name} gave")
         self._file.append(line, sync=True)
         self._known[key, place] = line
         return content
+
+
+def _is_kept(line: ToolResult) -> bool:
+    """Whether the line read back is the same: NaN is not, and a lone surrogate can't be written."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(line), type=ToolResult) == line
+    except (ValueError, OverflowError, RecursionError):
+        return False
