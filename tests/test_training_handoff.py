@@ -141,6 +141,35 @@ def test_the_card_describes_the_files_beside_it(run_file: Path, tmp_path: Path, 
     assert made["sampled"].tolist() == outputs[key]
 
 
+def test_what_was_reported_of_an_earlier_export_is_not_published_with_the_next(run_file: Path, tmp_path: Path) -> None:
+    assert run(run_file) == 0
+    asked = json.loads(run_file.read_text())
+    asked["training"] = {"formats": ["parquet"], "mask": "answer", "draft_vocabulary": 9}
+    run_file.write_text(json.dumps(asked))
+    assert run(run_file, "--to", str(tmp_path / "card")) == 0
+    names = sorted(path.relative_to(tmp_path / "card").as_posix() for path in (tmp_path / "card").rglob("*.*"))
+    assert [name for name in names if "parquet" not in name] == [
+        "README.md",
+        "draft_vocabulary/d2t-9.npy",
+        "draft_vocabulary/t2d-9.npy",
+        "draft_vocabulary/token_freq.pt",
+        "draft_vocabulary/vocab_mapping.pt",
+        "loss_report.json",
+        "manifest.json",
+    ]
+
+
+def test_an_export_whose_reports_do_not_come_about_keeps_none_of_an_earlier_one(run_file: Path, tmp_path: Path) -> None:
+    assert run(run_file) == 0
+    folder = tmp_path / "outputs" / "r" / "A"
+    export(folder, markers=KIMI, settings=TrainingSettings(mask="answer"), on_line=lambda _: None)
+    assert sorted(path.name for path in (folder / "training").iterdir() if path.name[0] != ".") == [
+        "manifest.json",
+        "parquet",
+        "specforge",
+    ]
+
+
 def test_formats_on_the_command_line_stand_in_for_the_run_files(run_file: Path) -> None:
     assert run(run_file, "--format", "arrow") == 0
     folder = run_file.parent / "outputs" / "r" / "A"

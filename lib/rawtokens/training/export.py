@@ -20,9 +20,12 @@ from ..locking import lock
 from ..markers import Markers
 from .checksums import Checksums, IdTexts, journal_checksums, mask_checksums
 from .columnar_files import ARROW, PARQUET
+from .contamination import CONTAMINATION
 from .cycles import read_rows
+from .draft_vocabulary import DRAFT_VOCABULARY
 from .formats import Format, Write
 from .jsonl_files import SPECFORGE, SPECULATORS
+from .loss_report import LOSS_REPORT
 from .manifest import TRAINING, ExportedFile, ExportedFormat, other_settings, read_exports, write_exports
 from .masks import MaskRuns, convention, mask_runs
 from .policies import GENERATE_LONGER, Selection, longer_prompts, select_rows
@@ -89,6 +92,7 @@ def _export(
     longer = longer_prompts(folder, selection.longer) if selection.longer else b""
     others = [entry for entry in read_exports(folder) if entry.format not in places]
     write_exports(folder, others)  # what is swapped now is in no manifest until all of it is
+    _remove_reports(folder)
     for name, place in places.items():
         _put_in_place(place, folder / TRAINING / name)
     if longer:
@@ -222,6 +226,13 @@ def _temporary_folders(folder: Path, forms: Sequence[Format]) -> Iterator[dict[s
     finally:
         for place in places.values():
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _remove_reports(folder: Path) -> None:
+    """What was reported of an earlier export's rows goes with them: a later step may stop, or not report it again."""
+    for name in (LOSS_REPORT, CONTAMINATION):
+        (folder / TRAINING / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / TRAINING / DRAFT_VOCABULARY, ignore_errors=True)
 
 
 def _put_in_place(made: Path, place: Path) -> None:
