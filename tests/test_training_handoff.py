@@ -279,6 +279,12 @@ def test_a_run_files_training_section_is_checked(run_file: Path) -> None:
             load_run_file(run_file)
 
 
+@pytest.mark.parametrize("lengths", [[], [0], [128, -1], [1 << 31], [10**20]])
+def test_lengths_that_no_loss_can_be_told_for_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(InputError, match=r"training.report_lengths is \(.*expected one length at least, each from 1"):
+        training_settings(json.dumps({"report_lengths": lengths}))
+
+
 def test_settings_come_out_of_a_notebooks_text() -> None:
     assert training_settings("{}") == TrainingSettings()
     asked = TrainingSettings(formats=("arrow",), held_out=0.5, evaluation_prompts=("a",))

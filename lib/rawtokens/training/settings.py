@@ -66,7 +66,10 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "shard_gb": (math.isfinite(self.shard_gb) and self.shard_gb > 0, "more than 0"),
             "hidden_size": (self.hidden_size >= 1, "1 or more"),
             "draft_vocabulary": (self.draft_vocabulary >= 1, "1 or more"),
-            "report_lengths": (all(length >= 1 for length in self.report_lengths), "numbers of 1 or more"),
+            "report_lengths": (
+                len(self.report_lengths) > 0 and all(1 <= length < 1 << 31 for length in self.report_lengths),
+                "one length at least, each from 1 to 2,147,483,647",
+            ),
         }
         for name, (fits, expected) in ranges.items():
             if not fits:
