@@ -290,6 +290,37 @@ def test_another_format_later_leaves_the_first_in_the_manifest(tmp_path: Path) -
     assert found == {"parquet": "sampled", "specforge": "answer"}
 
 
+@pytest.mark.parametrize(
+    ("rows", "asked", "said"),
+    [
+        (ROWS, {}, ""),
+        (ROWS, {"mask": "answer"}, "parquet was exported with other settings (mask was sampled, is answer), so what"),
+        (
+            [*ROWS, ("z#0/0", training_data.prompt_of(200), [1, CLOSER, 2, END], "stop")],
+            {},
+            "(9 rows, now 10)",
+        ),
+        (
+            [*ROWS[:-1], ("a#0/1", ROWS[0][1], [3, CLOSER, 2, 2, END], "stop")],
+            {},
+            "(9 rows, now 9)",
+        ),
+    ],
+    ids=["equal", "other settings", "more rows", "another row"],
+)
+def test_an_earlier_format_of_other_settings_or_rows_is_told(
+    tmp_path: Path, rows: list[Row], asked: dict[str, object], said: str
+) -> None:
+    run(training_data.write(tmp_path), formats=("parquet",))
+    training_data.write(tmp_path, rows)
+    lines: list[str] = []
+    settings = TrainingSettings(**{"formats": ("specforge",), "held_out": 0.0, **asked})  # type: ignore[arg-type]
+    export(tmp_path, markers=KIMI, settings=settings, on_line=lines.append)
+    told = [line for line in lines if line.startswith("parquet was exported")]
+    assert len(told) == bool(said)
+    assert said in "".join(told)
+
+
 def test_lists_with_spaces_and_shards_are_checked_too(tmp_path: Path) -> None:
     folder = training_data.write(tmp_path)
     lines = (folder / "raw_responses.jsonl").read_bytes().splitlines(keepends=True)

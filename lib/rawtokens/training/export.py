@@ -26,7 +26,7 @@ from .draft_vocabulary import DRAFT_VOCABULARY
 from .formats import Format, Write
 from .jsonl_files import SPECFORGE, SPECULATORS
 from .loss_report import LOSS_REPORT
-from .manifest import TRAINING, ExportedFile, ExportedFormat, other_settings, read_exports, write_exports
+from .manifest import TRAINING, ExportedFile, ExportedFormat, differing_exports, read_exports, write_exports
 from .masks import MaskRuns, convention, mask_runs
 from .policies import GENERATE_LONGER, Selection, longer_prompts, select_rows
 from .rows import LABELS, TrainingRows
@@ -69,7 +69,7 @@ def export(
             exported = _export(folder, markers, settings, selection, expected, shards, places)
     except OSError as error:
         raise RunStopped(f"can't write {folder / TRAINING}: {error}; mend the folder, then run it again") from error
-    for sentence in other_settings(read_exports(folder), settings):
+    for sentence in differing_exports(read_exports(folder), exported[0]):
         on_line(sentence)
     return exported
 

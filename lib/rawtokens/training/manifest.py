@@ -96,15 +96,20 @@ def manifest_content(folder: Path, exports: Sequence[ExportedFormat]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
-def other_settings(exports: Sequence[ExportedFormat], now: TrainingSettings) -> list[str]:
-    """A sentence for each export that was made with other settings: its rows, masks or split are others."""
+def differing_exports(exports: Sequence[ExportedFormat], latest: ExportedFormat) -> list[str]:
+    """A sentence for each export that was made with other settings, or of other rows, than the latest."""
     sentences = []
     for entry in exports:
-        pairs = {name: (getattr(entry.settings, name), getattr(now, name)) for name in _MATERIAL}
+        pairs = {name: (getattr(entry.settings, name), getattr(latest.settings, name)) for name in _MATERIAL}
         differing = [f"{name} was {was}, is {new}" for name, (was, new) in pairs.items() if was != new]
         if differing:
             sentences.append(
                 f"{entry.format} was exported with other settings ({'; '.join(differing)}), so what one holds out "
                 f"another may train on; export it again, or remove training/{entry.format}"
+            )
+        elif (entry.counts, entry.left_out, entry.ids) != (latest.counts, latest.left_out, latest.ids):
+            sentences.append(
+                f"{entry.format} was exported of an earlier verified.parquet ({entry.counts['rows']:,} rows, now "
+                f"{latest.counts['rows']:,}), and has other rows; export it again, or remove training/{entry.format}"
             )
     return sentences
