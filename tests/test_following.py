@@ -14,14 +14,15 @@ from turn_rows import WEATHER, called, user
 
 from rawtokens import runs
 from rawtokens.capture.planned import count_missing
+from rawtokens.capture.retrying import retry
 from rawtokens.capture.run_status import status_lines
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.generation import Progress, Target, generate
-from rawtokens.journal import JOURNAL, journal_paths, read_rejections, read_responses
+from rawtokens.journal import JOURNAL, append_rejections, journal_paths, read_rejections, read_responses
 from rawtokens.notebook_stages.pipeline import Plan
 from rawtokens.notebook_stages.stage_parameters import stage_parameters
 from rawtokens.prompts import tokenize_file
-from rawtokens.records import Ending, Json, Response, Sampling
+from rawtokens.records import Ending, Json, Rejection, Response, Sampling
 from rawtokens.run_file import load_run_file
 from rawtokens.shards import shard_of
 from rawtokens.target.id_bytes import IdBytes
@@ -156,7 +157,7 @@ def run(
 
 
 def records(folder: Path) -> dict[str, Response]:
-    found = [item for path in folder.glob("raw_responses*.jsonl") for item in read_responses(path)]
+    found = [item for path in journal_paths(folder) for item in read_responses(path)]
     assert len({item.key for item in found}) == len(found)
     return {item.key: item for item in found}
 
@@ -487,6 +488,56 @@ def test_status_counts_conversations_that_go_on(target: Tokenizer, tmp_path: Pat
     line = next(status_lines(plan))
     made, going = len(records(folder)), count_missing(folder, 1)
     assert line == (f"A: 4 conversations planned, {made} turns generated, {going} to go on, 0 rejected")
+
+
+def plan_of(base: Path) -> Plan:
+    (base / "run.yaml").write_text(
+        "run: tiny\nmodel: {tokenizer: org/model}\ndatasets: {A: {prompts: A/rows.jsonl, turns: each}}\n"
+    )
+    return Plan(settings=load_run_file(base / "run.yaml"), run_folder=base, notebooks=base, datasets=("A",))
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_an_ending_of_a_turn_that_was_set_aside_ends_no_conversation_once_the_turn_stands_again(
+    asked: int, target: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that goes on is stopped behind the new turn: as many turns stand then as the old ending tells of."""
+    monkeypatch.setattr("rawtokens.capture.retrying.stage_is_current", lambda *_: True)
+    folder = prepare(tmp_path / "A", target, ROWS[1:2])
+    run(folder, target, Model(target, lambda text: "Hm.<|im_end|>" if "Return of" in text else speak(text)))
+    assert reasons(folder) == {"b": ("never_closed", 2)}
+    later = derive_turns(folder, target)
+    verify_journal(folder, markers=target.markers, vocabulary_size=163840, later_prompts=later)
+    found = retry(plan_of(tmp_path), "A", where="reason=never_closed")
+    assert (found.lines, found.again) == (1, 1)
+    with pytest.raises(RunStopped):
+        run(folder, target, Model(target, dies_at=asked))
+    assert count_missing(folder, 1) == 1
+    run(folder, target)
+    assert reasons(folder) == {"b": ("complete", 3)}
+    assert sorted(records(folder)) == ["b#0/0", "b#1/0", "b#2/0"]
+
+
+@pytest.mark.parametrize("broken", ["a#1/x#0/0", "a#1/x#1/0", "a#1/x#4/0", "b#0/0", "c#0/0"])
+def test_a_foreign_line_takes_the_turns_along_that_were_built_on_it(
+    broken: str, whole: Path, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "A", target, ROWS)
+    lines = (whole / JOURNAL).read_bytes().splitlines(keepends=True)
+    place = next(place for place, line in enumerate(lines) if json.loads(line)["key"] == broken)
+    (folder / JOURNAL).write_bytes(b"".join([*lines[:place], b"\xff junk\n", *lines[place + 1 :]]))
+    (folder / ENDED).write_bytes((whole / ENDED).read_bytes())
+    source, turn, _ = split_key(broken)
+    gone = [key for key in KEYS if split_key(key).source_id == source and split_key(key).turn >= turn]
+    beyond = Rejection(stage="generate", key=f"{source}#{turn + 1}/0", line=None, reason="timeout", detail="")
+    append_rejections(folder, [beyond])  # of the same conversation, as it was before
+    retry(plan_of(tmp_path), "A", where="foreign")
+    assert sorted(records(folder)) == sorted(set(KEYS) - set(gone))
+    assert read_rejections(folder) == []
+    assert count_missing(folder, 1) == 1
+    run(folder, target)
+    assert said(folder) == said(whole)
+    assert reasons(folder) == reasons(whole)
 
 
 def test_prompts_that_cannot_be_read_are_told_by_who_reads_them(tmp_path: Path) -> None:

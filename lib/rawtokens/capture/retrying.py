@@ -38,7 +38,7 @@ from ..records import Rejection, open_parquet
 from ..response_checks.checks import DEFAULT_POLICY
 from ..runs import read_manifest
 from ..turns.endings import has_turns
-from ..turns.retried import with_later_turns
+from ..turns.retried import forget_endings, with_later_turns, with_orphans
 from .planned import count_missing
 from .retried_rows import RetriedRows, record_retried
 
@@ -94,6 +94,8 @@ def retry(plan: Plan, name: str, *, where: str | None = None) -> Retried:
         numbers: Mapping[Path, Set[int]] = {}
         if where == FOREIGN:
             numbers = _foreign_lines(folder)
+            if has_turns(folder):
+                numbers, rejections = with_orphans(folder, numbers)
         else:
             generate = [item for item in read_rejections(folder) if item.stage == "generate"]
             rejections = [item for item in generate if where is None or item.reason == reason]
@@ -108,6 +110,8 @@ def retry(plan: Plan, name: str, *, where: str | None = None) -> Retried:
         why = reason or where or ""
         record_retried(folder, RetriedRows(at=now.isoformat(timespec="seconds"), reason=why, lines=lines))
         stamp = f"{now:%Y%m%dT%H%M%S%f}"
+        if has_turns(folder):  # before the lines: a conversation without its ending is only judged anew
+            forget_endings(folder, {path: numbers.get(path, set()) for path in journal_paths(folder)})
         # Rejections first: verified.parquet stays current over a kill in between, so that the same command goes on.
         files = [_set_rejections_aside(folder, rejections, stamp)] if rejections else []
         files += [_set_lines_aside(path, found, stamp) for path, found in numbers.items() if found]
