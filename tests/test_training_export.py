@@ -1,6 +1,9 @@
 """Exports read back by plain means, id by id, and every way in which one must not come about."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -288,6 +291,38 @@ def test_another_format_later_leaves_the_first_in_the_manifest(tmp_path: Path) -
     run(folder, formats=("specforge",), mask="answer")
     found = {entry.format: entry.mask for entry in read_exports(folder)}
     assert found == {"parquet": "sampled", "specforge": "answer"}
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import training_data
+from rawtokens.training import export
+from rawtokens.training.settings import FORMATS, TrainingSettings
+setattr(*{"check": (export, "_check"), "swap": (Path, "rename")}[sys.argv[2]], lambda *_: os.kill(os.getpid(), 9))
+export.export(Path(sys.argv[1]), markers=training_data.KIMI, settings=TrainingSettings(formats=FORMATS, mask="answer"))
+"""
+
+
+@pytest.mark.parametrize("moment", ["check", "swap"])
+def test_what_a_killed_export_left_is_gone_with_the_next_of_any_format(tmp_path: Path, moment: str) -> None:
+    folder = training_data.write(tmp_path)
+    run(folder, formats=("parquet",))
+    before = rows_of(folder / "training" / read_exports(folder)[0].files[0].name)
+    command = [sys.executable, "-c", KILLED, str(folder), moment]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (folder / "training" / ".torchspec.tmp").exists()
+    (path,) = (folder / "training" / "parquet").iterdir()
+    assert rows_of(path) == before
+    assert [entry.format for entry in read_exports(folder)] == (["parquet"] if moment == "check" else [])
+    run(folder, formats=("arrow",))
+    assert sorted(path.name for path in (folder / "training").iterdir()) == [
+        ".export.lock",
+        "arrow",
+        "manifest.json",
+        "parquet",
+    ]
 
 
 @pytest.mark.parametrize(

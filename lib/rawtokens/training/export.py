@@ -216,11 +216,16 @@ def _described(
 
 @contextmanager
 def _temporary_folders(folder: Path, forms: Sequence[Format]) -> Iterator[dict[str, Path]]:
-    """A fresh folder a format, beside the place that it will take; gone again where the export does not end."""
-    places = {form.name: folder / TRAINING / f".{form.name}.tmp" for form in forms}
+    """A fresh folder a format, beside the place that it will take; gone again where the export does not end.
+
+    A killed export leaves its own, which hold as much as an export: those of every format go first.
+    """
+    every = {name: folder / TRAINING / f".{name}.tmp" for name in BY_NAME}
+    places = {form.name: every[form.name] for form in forms}
     try:
+        for left in every.values():
+            shutil.rmtree(left, ignore_errors=True)
         for place in places.values():
-            shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
         yield places
     finally:
