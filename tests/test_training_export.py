@@ -1,6 +1,7 @@
 """Exports read back by plain means, id by id, and every way in which one must not come about."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -163,6 +164,22 @@ def test_shards_are_cut_by_ram_and_hold_every_row_once_in_order(tmp_path: Path, 
     assert [file.ids for file in entry.files] == [27, 24, 27]
     found = [row for file in entry.files for row in rows_of(folder / "training" / file.name)]
     assert found == [expected(row) for row in KEPT]
+
+
+def test_more_shards_than_files_may_be_open_are_refused_by_name(tmp_path: Path) -> None:
+    folder = training_data.write(
+        tmp_path,
+        [(f"k{number}#0/0", training_data.prompt_of(number), [1, CLOSER, 4, END], "stop") for number in range(150)],
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with pytest.raises(InputError, match=r"training.shard_gb cuts the export into 300 files, and 256 may be open"):
+            run(folder, formats=("specforge", "torchspec"), shard_gb=1e-9)
+        assert not (folder / "training").exists()
+        assert [len(entry.files) for entry in run(folder, formats=("specforge",), shard_gb=2e-9)] == [150]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", FORMATS)

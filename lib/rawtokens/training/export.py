@@ -31,7 +31,7 @@ from .masks import MaskRuns, convention, mask_runs
 from .policies import GENERATE_LONGER, Selection, longer_prompts, select_rows
 from .rows import LABELS, TrainingRows
 from .settings import FORMATS, TrainingSettings
-from .sharding import Shards, shards_of
+from .sharding import Shards, check_open_files, shards_of
 from .torchspec_files import TORCHSPEC
 
 BY_NAME: dict[str, Format] = {form.name: form for form in (PARQUET, ARROW, SPECFORGE, SPECULATORS, TORCHSPEC)}
@@ -62,6 +62,7 @@ def export(
         )
     forms = [BY_NAME[name] for name in FORMATS if name in settings.formats]
     shards = {form.name: shards_of(selection, form, settings) for form in forms}
+    check_open_files(shards.values())
     for form in forms:
         on_line(_shards_in_words(form, shards[form.name]))
     try:

@@ -3,17 +3,21 @@
 A shard is as large as its reader's RAM allows. This module does not know how a file is written.
 """
 
-from collections.abc import Iterator
+import resource
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from .formats import Format
 from .policies import Selection
 from .rows import Integers
 from .settings import TrainingSettings
 from .splits import SPLITS
+
+_OTHER_FILES = 100  # that a process has open besides: libraries, a kernel's sockets
 
 
 class Shard(NamedTuple):
@@ -50,6 +54,16 @@ def shards_of(selection: Selection, form: Format, settings: TrainingSettings) ->
             of_row[part] = len(files)
             files.append(Shard(name, split, part, int(selection.lengths[part].sum())))
     return Shards(files, of_row)
+
+
+def check_open_files(all_shards: Iterable[Shards]) -> None:
+    """Raise InputError where these are more files than a process may have open: all are written at once."""
+    count, limit = sum(len(shards.files) for shards in all_shards), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and count > limit - _OTHER_FILES:
+        raise InputError(
+            f"training.shard_gb cuts the export into {count:,} files, and {limit:,} may be open at once; set it "
+            "higher, export fewer formats at a time, or allow more by `ulimit -n`"
+        )
 
 
 def _parts(numbers: Integers, lengths: Integers, most: int) -> Iterator[Integers]:
