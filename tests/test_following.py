@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -332,6 +333,41 @@ def test_answers_by_another_prompt_than_there_is_now_end_their_conversation(targ
     assert set(digests) == {"b#1/0", "b#2/0"}
 
 
+@pytest.mark.parametrize("city", ["Rome", "Paris"])
+@pytest.mark.parametrize("asked", [2, 3, 4])
+def test_an_answer_to_another_first_prompt_than_there_is_now_is_no_history(
+    city: str, asked: int, target: Tokenizer, tmp_path: Path
+) -> None:
+    """With Rome the model calls a tool, with Paris it does not."""
+    folder = prepare(tmp_path / "changed", target, [row := weather("b", (city,))])
+    with suppress(RunStopped):
+        run(folder, target, Model(target, dies_at=asked))
+    before = records(folder)
+    messages = row["messages"]
+    assert isinstance(messages, list)
+    finished = count_missing(folder, 1) == 0
+    prepare(folder, target, [{**row, "messages": [user(f"How cold is it in {city}?"), *messages[1:]]}])
+    run(folder, target)
+    assert records(folder) == before
+    if not finished:
+        assert reasons(folder) == {"b": ("prompt_changed", len(before))}
+    later = derive_turns(folder, target)
+    assert later == {}
+    verify_journal(folder, markers=target.markers, vocabulary_size=163840, later_prompts=later)
+    assert set(pq.read_table(folder / "verified.parquet")["verdict"].to_pylist()) == {"reject"}
+
+
+def test_a_line_that_is_no_record_behind_its_key_is_told_with_what_to_do(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "broken", target, [weather("b", ("Rome",))])
+    with pytest.raises(RunStopped):
+        run(folder, target, Model(target, dies_at=3))
+    first, second = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    (folder / JOURNAL).write_bytes(first + second[: len(second) // 2] + b"\n")
+    for going_on in (run, derive_turns):
+        with pytest.raises(InputError, match=r"'b#1/0' is no record of this kit.*--where foreign"):
+            going_on(folder, target)
+
+
 def hook(folder: Path, body: str) -> str:
     path = folder / "tools.py"
     path.write_text(f"def answer(name, arguments, messages):\n    {body}\n", "utf-8")
@@ -375,6 +411,19 @@ def test_a_function_without_an_answer_ends_the_conversation(
     folder = prepare(tmp_path / "hook", target, [weather("a", ("Oslo",))])
     run(folder, target, tool_function=hook(tmp_path, body))
     assert reasons(folder) == {"a": (reason, 1)}
+
+
+def test_a_function_that_is_new_answers_no_call_that_had_its_answer(target: Tokenizer, tmp_path: Path) -> None:
+    """The first round was served by the file, before the run was stopped."""
+    folder = prepare(tmp_path / "hook", target, ROWS[:1])
+    with pytest.raises(RunStopped):
+        run(folder, target, Model(target, dies_at=4))
+    run(folder, target, tool_function=hook(tmp_path, "return '77'"))
+    assert reasons(folder) == {"a#1/x": ("complete", 5)}
+    lines = (folder / TOOL_RESULTS).read_bytes().splitlines()
+    assert [json.loads(line)["key"] for line in lines] == ["a#1/x#2/0"] * 2
+    verify_journal(folder, markers=target.markers, vocabulary_size=163840, later_prompts=derive_turns(folder, target))
+    assert set(pq.read_table(folder / "verified.parquet")["verdict"].to_pylist()) == {"accept"}
 
 
 def test_a_function_that_changes_what_it_is_given_changes_no_record(target: Tokenizer, tmp_path: Path) -> None:

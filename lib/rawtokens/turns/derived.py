@@ -22,7 +22,7 @@ from ..response_checks.checks import prompt_digests
 from ..response_checks.response_columns import IdLists
 from ..target.target_tokenizer import Tokenizer
 from .endings import has_turns
-from .following import COLUMNS, talk_of
+from .following import COLUMNS, decoded, talk_of
 from .history import Ended
 from .keys import TurnKey, split_key
 from .setup import reader_for
@@ -67,13 +67,14 @@ def derive_turns(folder: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
     try:
         with pq.ParquetWriter(temporary, TURNS_SCHEMA, compression="zstd") as writer, ExitStack() as stack:
             files = {path: stack.enter_context(path.open("rb")) for path in journal_paths(folder)}
-            for batch in prompt_batches(folder, COLUMNS, rows=256):
+            for batch in prompt_batches(folder, [*COLUMNS, "prompt_ids"], rows=256):
                 rows: list[dict[str, object]] = []
-                for row in batch.to_pylist():
+                for number, row in enumerate(batch.select(COLUMNS).to_pylist()):
                     talk, _ = talk_of(row)
                     for key, turns in places.get(str(row["source_id"]), {}).items():
                         responses = [_read(files, place) for _, place in sorted(turns.items())]
-                        rows += _derived(key, talk, responses, reader, results, digests)
+                        prompt_ids = batch["prompt_ids"][number].as_py()
+                        rows += _derived(key, talk, prompt_ids, responses, reader, results, digests)
                 writer.write_table(pa.Table.from_pylist(rows, schema=TURNS_SCHEMA))
         temporary.replace(folder / TURNS)
     except OSError as error:
@@ -86,12 +87,13 @@ def derive_turns(folder: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
 def _derived(
     key: TurnKey,
     talk: Talk,
+    prompt_ids: list[int],
     responses: Sequence[Response],
     reader: Reader,
     results: ToolResults,
     digests: dict[str, bytes],
 ) -> Iterator[dict[str, object]]:
-    """A row a turn that stands in the journal, in order."""
+    """A row a turn that stands in the journal, in order; nothing follows from an answer to another first prompt."""
     expected: NextTurn | Ended | None = None
     for place, response in enumerate(responses):
         turn = split_key(response.key).turn
@@ -116,7 +118,8 @@ def _derived(
             "cached_tokens": response.cached_tokens,
             "messages": None if made == "unknown" else msgspec.json.encode(talk.conversation.messages).decode(),
         }
-        whole = turn == place and (turn == 0 or isinstance(expected, NextTurn))
+        begun = turn == 0 and response.prompt_ids == prompt_ids
+        whole = turn == place and (begun or isinstance(expected, NextTurn))
         expected = next_turn(talk, response, reader, results) if whole and place + 1 < len(responses) else None
         talk = expected.talk if isinstance(expected, NextTurn) else talk
 
@@ -140,4 +143,4 @@ def _places(folder: Path) -> Mapping[str, dict[TurnKey, dict[int, _Place]]]:
 def _read(files: Mapping[Path, BinaryIO], place: _Place) -> Response:
     file = files[place.path]
     file.seek(place.offset)
-    return msgspec.json.decode(file.readline(), type=Response)
+    return decoded(file.readline())

@@ -6,7 +6,7 @@ its next turn is asked. This module does not know how a request is made.
 """
 
 import asyncio
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,8 @@ import msgspec
 
 from ..capture.known_keys import KnownKeys
 from ..capture.planned import BLOCK_ROWS, Keys, Request
-from ..journal import journal_paths, key_of
+from ..errors import InputError
+from ..journal import journal_paths, key_of, response_of
 from ..prompts import prompt_batches
 from ..records import Conversation, Ending, Json, Response, ResponseLine
 from ..shards import WHOLE, Shard
@@ -105,26 +106,34 @@ class Following:
         if not begun:
             return
         lines = _lines_of(self._folder, {found.key for found in self._begun})
-        for row in (row for batch in prompt_batches(self._folder, COLUMNS) for row in batch.to_pylist()):
-            for found in begun.get(row["key"], ()):
-                turns, self._counted[found.key] = lines[found.key], found.planned
-                if request := self._replayed(found.key, row, [turns[turn] for turn in range(found.turns)]):
-                    yield request
+        for batch in prompt_batches(self._folder, [*COLUMNS, "prompt_ids"]):
+            prompts = batch["prompt_ids"]
+            for place, row in enumerate(batch.select(COLUMNS).to_pylist()):
+                for found in begun.get(row["key"], ()):
+                    turns, self._counted[found.key] = lines[found.key], found.planned
+                    answers = [decoded(turns[turn]) for turn in range(found.turns)]
+                    if request := self._replayed(found.key, row, prompts[place].as_py(), answers):
+                        yield request
 
-    def _replayed(self, key: TurnKey, row: dict[str, object], lines: list[bytes]) -> Request | None:
+    def _replayed(
+        self, key: TurnKey, row: dict[str, object], prompt_ids: list[int], answers: Sequence[Response]
+    ) -> Request | None:
         """A conversation read back from its records, to its next request or its end."""
         talk, digest = talk_of(row)
-        for turn, line in enumerate(lines):
-            found = next_turn(talk, msgspec.json.decode(line, type=Response), self._reader, self._results)
-            here = key._replace(turn=turn)
-            if isinstance(found, Ended) or turn + 1 == len(lines):
+        found: NextTurn | Ended
+        for turn, response in enumerate(answers):
+            here, last = key._replace(turn=turn), turn + 1 == len(answers)
+            if response.prompt_ids != prompt_ids:
+                found = Ended("prompt_changed", f"turn {turn} was generated from another prompt than there is now")
                 break
-            if found.prompt_ids != msgspec.json.decode(lines[turn + 1], type=Response).prompt_ids:
-                found = Ended("prompt_changed", f"turn {turn + 1} was generated from another prompt than there is now")
+            # Calls behind which a turn stands have had their answers: a function that is new here is not asked.
+            results = self._results if last else self._results.recorded
+            found = next_turn(talk, response, self._reader, results)
+            if isinstance(found, Ended) or last:
                 break
-            talk = found.talk
-        if isinstance(found, Ended) and here.turn + 1 < len(lines):  # told with all turns that stand
-            here = key._replace(turn=len(lines) - 1)
+            talk, prompt_ids = found.talk, found.prompt_ids
+        if isinstance(found, Ended) and here.turn + 1 < len(answers):  # told with all turns that stand
+            here = key._replace(turn=len(answers) - 1)
         return self._goes_on(here, found, digest)
 
 
@@ -153,6 +162,18 @@ def _lines_of(folder: Path, wanted: Container[TurnKey]) -> dict[TurnKey, dict[in
                     if key.conversation in wanted:
                         found.setdefault(key.conversation, {})[key.turn] = line
     return found
+
+
+def decoded(line: bytes) -> Response:
+    """The record of a journal's line that has a key. Raises InputError where it holds none."""
+    response = response_of(line)
+    if response is None:
+        key = key_of(line)
+        raise InputError(
+            f"the journal's line of {key!r} is no record of this kit; `rawtokens retry RUN --dataset NAME --where "
+            "foreign` sets such lines aside; then run again"
+        )
+    return response
 
 
 def _response(line: ResponseLine) -> Response:
