@@ -65,7 +65,7 @@ check: .venv/.ready ## linters and the type check
 bench: .venv/.ready ## speed, each figure beside its limit, in one run
 	@for script in tests/benchmarks/bench_*.py; do .venv/bin/python $$script || exit 1; done
 
-chaos: ## kills, full disks and wire faults against the real server; takes about an hour
+chaos: ## kills, full disks and wire faults against the real server; about half an hour
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@.venv/bin/python tests/chaos
