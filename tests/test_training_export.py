@@ -342,6 +342,24 @@ def test_what_a_killed_export_left_is_gone_with_the_next_of_any_format(tmp_path:
     ]
 
 
+@pytest.mark.parametrize("what", ["a link", "a link to nothing", "a file"])
+def test_what_stands_in_a_formats_place_is_replaced_every_time(tmp_path: Path, what: str) -> None:
+    folder, elsewhere = training_data.write(tmp_path / "A"), tmp_path / "elsewhere"
+    place = folder / "training" / "parquet"
+    place.parent.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "own").write_text("kept")
+    if what == "a file":
+        place.write_text("in the way")
+    else:
+        place.symlink_to(elsewhere if what == "a link" else tmp_path / "nothing")
+    for _ in range(2):
+        (entry,) = run(folder, formats=("parquet",))
+        assert rows_of(folder / "training" / entry.files[0].name) == [expected(row) for row in KEPT]
+        assert not (folder / "training" / ".parquet.old").exists()
+    assert (elsewhere / "own").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     ("rows", "asked", "said"),
     [

@@ -244,11 +244,18 @@ def _remove_reports(folder: Path) -> None:
 def _put_in_place(made: Path, place: Path) -> None:
     """Swap a finished folder in for an earlier one."""
     earlier = place.with_name(f".{place.name}.old")
-    shutil.rmtree(earlier, ignore_errors=True)
-    if place.exists():
+    _remove(earlier)
+    if place.exists() or place.is_symlink():
         place.rename(earlier)
     made.rename(place)
-    shutil.rmtree(earlier, ignore_errors=True)
+    _remove(earlier)
+
+
+def _remove(earlier: Path) -> None:
+    if earlier.is_symlink() or earlier.is_file():  # a user's link to a larger disk: what it leads to is theirs
+        earlier.unlink()
+    else:
+        shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _shards_in_words(form: Format, shards: Shards) -> str:
