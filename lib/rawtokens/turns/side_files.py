@@ -34,7 +34,10 @@ class SideFile:
                 if not self._checked:
                     _cut_torn_tail(self._path)
                     self._checked = True
-                file.write(msgspec.json.encode(line) + b"\n")
+                written = msgspec.json.encode(line) + b"\n"
+                if file.write(written) != len(written):
+                    self._checked = False  # what comes next must not fuse with the fragment
+                    raise OSError("the write was cut short; the disk may be full")
                 if sync:
                     os.fsync(file.fileno())
         except OSError as error:
