@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from turn_rows import WEATHER, Chat, called, user
 
 from rawtokens.records import Json
@@ -215,6 +216,53 @@ def test_a_doubtful_answer_ends_its_conversation_with_the_reason(
     found = chat.next(talk, chat.answer(chat.prompt(user(QUESTION)), text, finish_reason=cut))
     assert isinstance(found, Ended)
     assert found.reason == reason
+
+
+@pytest.mark.parametrize("name", ["kimi", "qwen3", "glm45"])
+@pytest.mark.parametrize("odd", ["twice", "surrogate", "nan"])
+def test_a_call_that_json_readers_do_not_agree_on_ends_the_conversation(
+    name: str, odd: str, chat_of: Callable[[str], Chat]
+) -> None:
+    """Of two arguments of one name Python takes the last; NaN and a lone surrogate could not be written again."""
+    chat = chat_of(name)
+    arguments = {
+        "twice": '{"city": "Rome", "city": "Oslo"}',
+        "surrogate": '{"city": "Oslo\\ud800"}',
+        "nan": '{"city": "Oslo", "days": NaN}',
+    }[odd]
+    text = calling(name, "Oslo").replace(OSLO, arguments)
+    if name == "glm45" and odd == "twice":
+        pair = "<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+        text = text.replace(pair, pair.replace("Oslo", "Rome") + pair)
+    found = chat.next(chat.talk(QUESTION, *called((OSLO, COLD))), chat.answer(chat.prompt(user(QUESTION)), text))
+    if name == "glm45" and odd != "twice":  # its values are bare text
+        assert not isinstance(found, Ended)
+        return
+    assert isinstance(found, Ended)
+    assert found.reason == "unreadable_call"
+    assert found.detail.encode()
+
+
+def test_a_name_that_holds_a_lone_surrogate_is_no_recorded_one(chat_of: Callable[[str], Chat]) -> None:
+    chat = chat_of("qwen3")
+    text = calling("qwen3", "Oslo").replace('"get_weather"', '"get_weather\\udc80"')
+    found = chat.next(chat.talk(QUESTION, *called((OSLO, COLD))), chat.answer(chat.prompt(user(QUESTION)), text))
+    assert isinstance(found, Ended)
+    assert found.reason == "unreadable_call"
+
+
+@pytest.mark.parametrize("text", ["Hm look so</think>It is 3.<|im_end|>", "Hm.</think>I look so.<|im_end|>"])
+def test_bytes_that_are_no_text_are_no_history(text: str, chat_of: Callable[[str], Chat]) -> None:
+    """They would stand in the next prompt as U+FFFD, which the model never said."""
+    chat = chat_of("kimi")
+    response = chat.answer(chat.prompt(user(QUESTION)), text)
+    word, torn = (chat.reader.table.pieces.index(piece) for piece in (b" look", b"\xe2"))
+    odd = replace(response, output_ids=[torn if number == word else number for number in response.output_ids])
+    assert odd != response
+    for later in ([{"role": "assistant"}, user(NEXT)], called((OSLO, COLD))):
+        found = chat.next(chat.talk(QUESTION, *later), odd)
+        assert isinstance(found, Ended)
+        assert found.reason == "not_text"
 
 
 def test_arguments_are_the_recorded_ones_as_json_values_not_as_text(chat_of: Callable[[str], Chat]) -> None:

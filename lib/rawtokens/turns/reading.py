@@ -5,13 +5,13 @@ that was open is closed (by its closer or by a tool section), sections are whole
 module does not know what is asked next.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
 import numpy as np
 
+from ..conversations.rows import BadRow, load_json
 from ..errors import one_line
 from ..fidelity.replies import Reply, Unread, read_reply
 from ..markers import thinking_mode
@@ -62,7 +62,7 @@ def read_answer(
     """The message that `response` becomes in the history.
 
     `bare_content` takes off the newlines between closer and content (`owns_newlines`). Reasons: DOUBTS, no_stop_id,
-    unreadable_call, text_behind_calls.
+    not_text, unreadable_call, text_behind_calls.
     """
     markers = table.tokenizer.markers
     sample, doubts = _sample(response, table.tokenizer)
@@ -71,12 +71,20 @@ def read_answer(
         return Ended(doubt, f"an answer of {len(response.output_ids):,} ids, shape {sample.shape}")
     if not sample.ends_with_stop:
         return Ended("no_stop_id", f"it ended with id {response.output_ids[-1]}, matched {response.matched!r}")
+    text = table.joined(response.output_ids)
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return Ended("not_text", f"byte {error.start:,} of the answer is none of a character")
     try:
         reply = read_reply(sample, table)
+        _check_bodies(reply, text)
         calls = [_call(call, tools, typed=markers.family == "glm") for call in _calls(reply.message)]
     except Unread as error:
         return Ended("unreadable_call", one_line(error))
-    if _says_more(reply, table.joined(response.output_ids)):
+    if markers.family == "glm" and text.count(b"<arg_key>") != sum(len(call.arguments) for call in calls):
+        return Ended("unreadable_call", "an argument stands twice, or outside of a call")
+    if _says_more(reply, text):
         return Ended("text_behind_calls", "text stands behind a tool call, where no template writes it")
     content = str(reply.message["content"])
     if bare_content:
@@ -115,6 +123,22 @@ def _says_more(reply: Reply, text: bytes) -> bool:
     return any(text[piece.start : piece.stop].strip() for piece in behind)
 
 
+def _check_bodies(reply: Reply, text: bytes) -> None:
+    """Refuse a call whose JSON says a thing twice, which a reader settles by taking the last. Raises Unread."""
+    for piece in reply.pieces:
+        body = text[piece.start : piece.stop].decode().strip()
+        if piece.kind == "tool calls" and body.startswith("{"):
+            _strict(body, "a tool call")
+
+
+def _strict(text: str, what: str) -> Json:
+    """JSON without NaN, lone surrogates and repeated keys. Raises Unread."""
+    try:
+        return load_json(text, what, "unreadable_call")
+    except BadRow as error:
+        raise Unread(error.detail) from error
+
+
 def _calls(message: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
     return cast("Sequence[Mapping[str, Json]]", message.get("tool_calls") or ())
 
@@ -123,10 +147,7 @@ def _call(call: Mapping[str, Json], tools: Sequence[Mapping[str, Json]], *, type
     """A call with its arguments as a JSON object. Raises Unread where they are none."""
     function = cast("Mapping[str, Json]", call["function"])
     name = str(function["name"])
-    try:
-        arguments = json.loads(str(function["arguments"]))
-    except (ValueError, RecursionError) as error:
-        raise Unread(f"arguments of {name!r} that are no JSON: {error}") from error
+    arguments = _strict(str(function["arguments"]), f"arguments of {name!r}")
     if not isinstance(arguments, dict):
         raise Unread(f"arguments of {name!r} that are no JSON object")
     if typed:
@@ -148,7 +169,6 @@ def _text_parameters(name: str, tools: Sequence[Mapping[str, Json]]) -> set[str]
 
 def _typed(value: Json) -> Json:
     try:
-        made: Json = json.loads(str(value))
-    except (ValueError, RecursionError):
+        return _strict(str(value), "a value")
+    except Unread:
         return value
-    return made
