@@ -262,7 +262,7 @@ def test_bytes_that_are_no_text_are_no_history(text: str, chat_of: Callable[[str
     for later in ([{"role": "assistant"}, user(NEXT)], called((OSLO, COLD))):
         found = chat.next(chat.talk(QUESTION, *later), odd)
         assert isinstance(found, Ended)
-        assert found.reason == "not_text"
+        assert found.reason == "broken_text"
 
 
 def test_arguments_are_the_recorded_ones_as_json_values_not_as_text(chat_of: Callable[[str], Chat]) -> None:

@@ -62,7 +62,7 @@ def read_answer(
     """The message that `response` becomes in the history.
 
     `bare_content` takes off the newlines between closer and content (`owns_newlines`). Reasons: DOUBTS, no_stop_id,
-    not_text, unreadable_call, text_behind_calls.
+    broken_text, unreadable_call, text_behind_calls.
     """
     markers = table.tokenizer.markers
     sample, doubts = _sample(response, table.tokenizer)
@@ -75,7 +75,7 @@ def read_answer(
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        return Ended("not_text", f"byte {error.start:,} of the answer is none of a character")
+        return Ended("broken_text", f"byte {error.start:,} of the answer is none of a character")
     try:
         reply = read_reply(sample, table)
         _check_bodies(reply, text)
