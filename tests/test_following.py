@@ -290,6 +290,23 @@ def test_shards_keep_conversations_together_and_make_the_same_records(
     assert count_missing(folder, 1) == 0
 
 
+def test_endings_of_a_run_in_other_shards_before_are_replaced_by_later_ones(target: Tokenizer, tmp_path: Path) -> None:
+    """The file has grown between the runs; ended.jsonl comes behind ended.1-of-2.jsonl by name."""
+    folder = prepare(tmp_path / "A", target, [weather(name, ("Rome",)) for name in "abcd"])
+    run(folder, target)
+    rows = [weather(name, ("Rome",)) for name in "abcd"]
+    prepare(folder, target, [{**row, "messages": [*row["messages"], user("Bye!")]} for row in rows])  # type: ignore[misc]
+    assert count_missing(folder, 1) == 4
+    for shard in ("1/2", "2/2"):
+        run(folder, target, shard=shard)
+    assert count_missing(folder, 1) == 0
+    assert reasons(folder) == dict.fromkeys("abcd", ("complete", 4))
+    model = Model(target)
+    for shard in ("1/2", "2/2"):
+        run(folder, target, model, shard=shard)
+    assert model.asked == 0
+
+
 def test_a_rejected_turn_ends_its_conversation_and_a_retry_goes_on_there(
     whole: Path, target: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a conversation of several turns ended: one line of ended.jsonl; a later line of a conversation replaces it.
+    """How a conversation of several turns ended: one line of ended.jsonl; of a conversation the most turns count.
 
     `key` is the last turn's, `turns` how many were generated, `reason` is `complete` or says why it ended early.
     `script` stands for the recorded turns that it followed: where those change, the line counts no more.

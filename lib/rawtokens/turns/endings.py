@@ -66,15 +66,26 @@ def ended_files(folder: Path) -> list[Path]:
 
 
 def read_endings(folder: Path) -> dict[TurnKey, Ending]:
-    """The last ending told of each conversation, by its first turn's key. Raises InputError for a foreign line."""
-    return {split_key(ending.key).conversation: ending for ending in read_lines(folder, ENDED, Ending)}
+    """The ending of each conversation, by its first turn's key: the one of most turns, the last of those.
+
+    The last of all may stand in another file: of a run in other shards. Raises InputError for a foreign line.
+    """
+    found: dict[TurnKey, Ending] = {}
+    for ending in read_lines(folder, ENDED, Ending):
+        key = split_key(ending.key).conversation
+        if key not in found or ending.turns >= found[key].turns:
+            found[key] = ending
+    return found
 
 
 def standings(
     folder: Path, samples: int, known: KnownKeys, rejected: Keys, *, shard: Shard = WHOLE
 ) -> Iterator[Standing]:
     """Every conversation of `shard`, in the order of the prompts; `known` are the journals' keys. Reads no ids."""
-    endings = read_endings(folder)
+    endings = {
+        (split_key(ending.key).conversation, ending.turns, ending.script)
+        for ending in read_lines(folder, ENDED, Ending)
+    }
     for batch in prompt_batches(folder, ["key", "later"]):
         for prompt_key, later in zip(batch["key"].to_pylist(), batch["later"].to_pylist(), strict=True):
             if not shard.holds(f"{prompt_key}/"):
@@ -84,8 +95,7 @@ def standings(
             for sample in range(samples):
                 key = split_key(f"{prompt_key}/{sample}")
                 turns = _turns(key, known)
-                ending = endings.get(key)
-                ended = ending is not None and (ending.turns, ending.script) == (turns, digest)
+                ended = (key, turns, digest) in endings
                 lost = str(key._replace(turn=turns)) in rejected
                 yield Standing(key=key, turns=turns, expected=foreseen, over=ended or lost, rejected=lost)
 
