@@ -1,6 +1,7 @@
 """Files of torch.save's kind, written and read without torch; torch itself reads them in test_training_loaders."""
 
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -48,6 +49,31 @@ def test_a_list_is_written_item_by_item_and_each_tensor_has_its_own_bytes(tmp_pa
         "archive/byteorder",
         "archive/version",
     ]
+
+
+def test_a_large_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    tensor = np.arange(1 << 20)
+    with list_archive(tmp_path / "large.pt") as append:
+        for _ in range(4):
+            append({"ids": tensor})
+    tracemalloc.start()
+    try:
+        found = read_archive(tmp_path / "large.pt")
+        assert tracemalloc.get_traced_memory()[1] < tensor.nbytes
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, list)
+    for row in found:
+        np.testing.assert_array_equal(row["ids"], tensor)
+
+
+def test_a_packed_tensor_is_refused(tmp_path: Path) -> None:
+    write_archive(tmp_path / "stored.pt", np.arange(3))
+    with zipfile.ZipFile(tmp_path / "stored.pt") as stored, zipfile.ZipFile(tmp_path / "a.pt", "w", 8) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    with pytest.raises(pickle.UnpicklingError, match="archive/data/0 is packed"):
+        read_archive(tmp_path / "a.pt")
 
 
 def test_nothing_of_a_file_is_run(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ gives back as tensors. torch is 200 MB and more, and nothing else of it is neede
 the values mean.
 """
 
+import mmap
 import pickle
 import struct
 import zipfile
@@ -43,9 +44,14 @@ def list_archive(path: Path) -> Iterator[Callable[[Value], None]]:
 
 
 def read_archive(path: Path) -> Value:
-    """What `write_archive` or torch.save wrote, arrays for tensors. Raises pickle.UnpicklingError for others."""
+    """What `write_archive` or torch.save wrote, arrays for tensors: read-only views of the file, mapped into memory.
+
+    Raises pickle.UnpicklingError for others.
+    """
+    with path.open("rb") as whole:
+        content = mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ)
     with zipfile.ZipFile(path) as archive, archive.open(f"{_ROOT}/data.pkl") as file:
-        value: Value = _Reader(file, archive).load()
+        value: Value = _Reader(file, archive, content).load()
     return value
 
 
@@ -109,9 +115,9 @@ def _tensor(array: NDArray[np.int64] | NDArray[np.bool_], storage: Callable[[byt
 class _Reader(pickle.Unpickler):
     """Knows the three names that such a file holds and no other: nothing of it is run."""
 
-    def __init__(self, file: IO[bytes], archive: zipfile.ZipFile) -> None:
+    def __init__(self, file: IO[bytes], archive: zipfile.ZipFile, content: mmap.mmap) -> None:
         super().__init__(file)
-        self._archive = archive
+        self._archive, self._content = archive, content
 
     def find_class(self, module: str, name: str) -> object:
         known = {
@@ -125,7 +131,13 @@ class _Reader(pickle.Unpickler):
         return known[module, name]
 
     def persistent_load(self, pid: tuple[str, type, str, str, int]) -> np.ndarray:
-        return np.frombuffer(self._archive.read(f"{_ROOT}/data/{pid[2]}"), dtype=pid[1])
+        """A view of the file: read whole, a shard of 16 GB would take as much of memory."""
+        entry = self._archive.getinfo(f"{_ROOT}/data/{pid[2]}")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise pickle.UnpicklingError(f"{entry.filename} is packed; torch.save packs nothing")
+        name, extra = struct.unpack_from("<HH", self._content, entry.header_offset + 26)
+        start = entry.header_offset + 30 + name + extra  # behind the entry's own header
+        return np.frombuffer(self._content, pid[1], entry.file_size // np.dtype(pid[1]).itemsize, start)
 
 
 def _rebuilt(storage: np.ndarray, offset: int, size: tuple[int, ...], *_: object) -> np.ndarray:
