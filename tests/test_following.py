@@ -430,6 +430,22 @@ def test_a_function_without_an_answer_ends_the_conversation(
     assert reasons(folder) == {"a": (reason, 1)}
 
 
+def test_conversations_that_want_a_tool_s_answer_go_on_with_a_mended_function(
+    whole: Path, target: Tokenizer, tmp_path: Path
+) -> None:
+    folder = prepare(tmp_path / "A", target, ROWS)
+    run(folder, target, tool_function=hook(tmp_path, "raise KeyError(name)"))
+    assert reasons(folder)["b"] == ("tool_function_failed", 1)
+    found = retry(plan_of(tmp_path), "A", where="reason=tool_function_failed")
+    assert (found.lines, found.again) == (2, 2)
+    (aside,) = found.files
+    assert {json.loads(line)["key"] for line in aside.read_bytes().splitlines()} == {"a#1/x#0/0", "b#0/0"}
+    run(folder, target, tool_function=hook(tmp_path, f"return {CITIES}[arguments['city']]"))
+    assert said(folder) == said(whole)
+    assert reasons(folder) == reasons(whole)
+    assert retry(plan_of(tmp_path), "A", where="reason=tool_function_failed").lines == 0
+
+
 def test_a_function_that_is_new_answers_no_call_that_had_its_answer(target: Tokenizer, tmp_path: Path) -> None:
     """The first round was served by the file, before the run was stopped."""
     folder = prepare(tmp_path / "hook", target, ROWS[:1])

@@ -38,7 +38,7 @@ from ..records import Rejection, open_parquet
 from ..response_checks.checks import DEFAULT_POLICY
 from ..runs import read_manifest
 from ..turns.endings import has_turns
-from ..turns.retried import forget_endings, with_later_turns, with_orphans
+from ..turns.retried import TOOL_ENDINGS, endings_aside, forget_endings, with_later_turns, with_orphans
 from .planned import count_missing
 from .retried_rows import RetriedRows, record_retried
 
@@ -80,9 +80,9 @@ def retry(plan: Plan, name: str, *, where: str | None = None) -> Retried:
     """Set aside what data set `name` is to generate again; no file changes where that is nothing.
 
     `where` is None for every row that stage 02 rejected; `reason=CODE` for rows rejected there with that code and
-    rows of verified.parquet that have it; `foreign` for journal lines that are no records of this run. Raises
-    InputError for another `where`, where there is no such run or verified.parquet is not current, LockedError where a
-    run is writing, RunStopped where nothing can be written.
+    rows of verified.parquet that have it, or for conversations that ended for want of a tool's result; `foreign` for
+    journal lines that are no records of this run. Raises InputError for another `where`, where there is no such run or
+    verified.parquet is not current, LockedError where a run is writing, RunStopped where nothing can be written.
     """
     reason = _reason(where)
     folder, samples = plan.run_folder / name, plan.settings.sampling.samples_per_prompt
@@ -96,6 +96,9 @@ def retry(plan: Plan, name: str, *, where: str | None = None) -> Retried:
             numbers = _foreign_lines(folder)
             if has_turns(folder):
                 numbers, rejections = with_orphans(folder, numbers)
+        elif reason in TOOL_ENDINGS:
+            ended, files_aside = endings_aside(folder, reason, f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+            return Retried(lines=ended, again=count_missing(folder, samples) - before, files=files_aside)
         else:
             generate = [item for item in read_rejections(folder) if item.stage == "generate"]
             rejections = [item for item in generate if where is None or item.reason == reason]
@@ -126,7 +129,7 @@ def _reason(where: str | None) -> str:
     name, _, reason = where.partition("=")
     if name != "reason":
         raise InputError(f"--where {where!r} is not known; expected reason=CODE, or {FOREIGN}")
-    known = dict.fromkeys([*DEFAULT_POLICY, *GENERATION_REASONS])
+    known = dict.fromkeys([*DEFAULT_POLICY, *GENERATION_REASONS, *TOOL_ENDINGS])
     if reason not in known and not _HTTP_REASON.fullmatch(reason):
         raise InputError(
             f"no row that was sent has reason {reason!r}; a row that stage 01 rejected it judges anew at each run: "

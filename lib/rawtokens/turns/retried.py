@@ -4,7 +4,7 @@ This module does not set rows aside.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -13,8 +13,17 @@ from ..atomic_files import write_atomically
 from ..capture.rejections import each_rejection
 from ..journal import key_of, read_keys
 from ..records import Ending, Rejection
-from .endings import ended_files
+from .endings import ENDED, ended_files, read_endings
 from .keys import TurnKey, split_key
+
+TOOL_ENDINGS = (
+    "call_not_answered",
+    "call_not_kept",
+    "call_not_recorded",
+    "no_recorded_result",
+    "tool_function_failed",
+)
+"""Endings for want of a result, which a mended tool function gives."""
 
 
 def with_later_turns(
@@ -71,16 +80,40 @@ def forget_endings(folder: Path, numbers: Mapping[Path, Set[int]]) -> None:
     Left there, it would count again once as many turns stand, whatever the model says in them this time.
     """
     turns = Counter(key.conversation for _, _, key in _kept(numbers))
+    _split_endings(folder, lambda ending: ending.turns == turns[split_key(ending.key).conversation])
+
+
+def endings_aside(folder: Path, reason: str, stamp: str) -> tuple[int, tuple[Path, ...]]:
+    """Move the endings with this reason into a file beside ended.jsonl, so that stage 02 judges their conversations
+    anew; returns how many they are, and the file."""
+    aside = folder / ENDED.replace(".jsonl", f".set-aside-{stamp}.jsonl")
+    gone = [line for line, ending in _endings(folder) if ending.reason == reason]
+    if not gone:
+        return 0, ()
+    write_atomically(aside, b"".join(gone), on_disk=True)
+    _split_endings(folder, lambda ending: ending.reason != reason)
+    return len(gone), (aside,)
+
+
+def _split_endings(folder: Path, stays: Callable[[Ending], bool]) -> None:
+    read_endings(folder)  # raises InputError for a foreign line
     for path in ended_files(folder):
-        lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-        endings = (msgspec.json.decode(line, type=Ending) for line in lines)
-        kept = [
-            line
-            for line, ending in zip(lines, endings, strict=True)
-            if ending.turns == turns[split_key(ending.key).conversation]
-        ]
+        lines = path.read_bytes()
+        kept = b"".join(line for line, ending in _endings_of(path) if stays(ending))
         if kept != lines:
-            write_atomically(path, b"".join(kept), on_disk=True)
+            write_atomically(path, kept, on_disk=True)
+
+
+def _endings(folder: Path) -> Iterator[tuple[bytes, Ending]]:
+    read_endings(folder)
+    for path in ended_files(folder):
+        yield from _endings_of(path)
+
+
+def _endings_of(path: Path) -> Iterator[tuple[bytes, Ending]]:
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield line, msgspec.json.decode(line, type=Ending)
 
 
 def _kept(numbers: Mapping[Path, Set[int]]) -> Iterator[tuple[Path, int, TurnKey]]:
