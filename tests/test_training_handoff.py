@@ -25,7 +25,7 @@ from rawtokens.target.target_tokenizer import Tokenizer
 from rawtokens.training.estimates import cost_takeaway, hidden_state_bytes, storage_table
 from rawtokens.training.export import export
 from rawtokens.training.handoff import selection_table, selection_takeaway
-from rawtokens.training.manifest import read_exports
+from rawtokens.training.manifest import read_exports, write_exports
 from rawtokens.training.mask_view import blocks_of, mask_html, show_mask
 from rawtokens.training.policies import select_rows
 from rawtokens.training.publish import publish
@@ -236,6 +236,25 @@ def test_the_hub_gets_what_a_folder_would_get(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Hub, "failure", OSError("401 Client Error"))
     with pytest.raises(RunStopped, match="the hub did not take me/data: 401 Client Error; log in by `hf auth login`"):
         publish(folder, exported, "hub:me/data", name="A")
+
+
+@pytest.mark.parametrize("to", ["folder", "hub:me/data"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_files_of_another_export_are_not_published_under_this_ones_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, finished: bool
+) -> None:
+    folder = write(tmp_path / "A")
+    exported = export(folder, markers=KIMI, settings=TrainingSettings(held_out=0.0), on_line=lambda _: None)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    monkeypatch.setattr(Hub, "files", ())
+    if finished:
+        export(folder, markers=KIMI, settings=TrainingSettings(mask="answer"), on_line=lambda _: None)
+    else:
+        write_exports(folder, [])  # an export that is just swapping its files in
+    with pytest.raises(RunStopped, match="was exported anew before it was published; nothing was: run the same"):
+        publish(folder, exported, to if to.startswith("hub:") else str(tmp_path / to), name="A")
+    assert not (tmp_path / "folder").exists()
+    assert Hub.files == ()
 
 
 def test_a_hub_that_does_not_answer_is_no_traceback(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from .card import card_text
 from .contamination import CONTAMINATION
 from .draft_vocabulary import DRAFT_VOCABULARY
 from .loss_report import LOSS_REPORT
-from .manifest import MANIFEST, TRAINING, ExportedFormat, manifest_content
+from .manifest import MANIFEST, TRAINING, ExportedFormat, manifest_content, read_exports
 
 HUB = "hub:"
 _TO_DO = "; its license is unknown: fill it in at the head of README.md before you share it"
@@ -55,7 +55,11 @@ def publish(folder: Path, exports: Sequence[ExportedFormat], to: str, *, name: s
 
 
 def gather(folder: Path, place: Path, exports: Sequence[ExportedFormat], *, name: str) -> None:
-    """Put what is published into `place`: links to the export's files where the disk can, else copies."""
+    """Put what is published into `place`: links to the export's files where the disk can, else copies.
+
+    Raises RunStopped where another export has replaced these files: an export takes its formats out of the manifest
+    before it touches them.
+    """
     training = folder / TRAINING
     card = card_text(folder, exports, name=name)
     beside = [path for path in (LOSS_REPORT, CONTAMINATION) if (training / path).exists()]
@@ -64,6 +68,10 @@ def gather(folder: Path, place: Path, exports: Sequence[ExportedFormat], *, name
     for path in [*files, *beside, *vocabulary]:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         _copy(training / path, place / path)
+    now = read_exports(folder)
+    if any(entry not in now for entry in exports):
+        shutil.rmtree(place, ignore_errors=True)
+        raise RunStopped(f"{training} was exported anew before it was published; nothing was: run the same command")
     (place / "README.md").write_text(card, encoding="utf-8")
     (place / MANIFEST).write_bytes(manifest_content(folder, exports))
 
