@@ -196,10 +196,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("place", ["EXISTS", "hub:nobody"])
-def test_a_place_that_is_none_is_told_before_anything_is_exported(run_file: Path, tmp_path: Path, place: str) -> None:
-    assert run(run_file, "--to", str(tmp_path) if place == "EXISTS" else place) == 2
-    assert not (tmp_path / "outputs" / "r" / "A" / "training").exists()
+@pytest.mark.parametrize("wrong", ["a folder that exists", "no hub id", "no format to load", "no summary", "no run"])
+def test_what_can_not_be_published_is_told_before_anything_is_exported(
+    run_file: Path, tmp_path: Path, wrong: str
+) -> None:
+    folder = tmp_path / "outputs" / "r" / "A"
+    to = {"a folder that exists": str(tmp_path), "no hub id": "hub:nobody"}.get(wrong, str(tmp_path / "card"))
+    if missing := {"no summary": "summary.json", "no run": "run.json"}.get(wrong):
+        (folder / missing).unlink()
+    formats = ["--format", "torchspec"] if wrong == "no format to load" else []
+    assert run(run_file, "--to", to, *formats) == 2
+    assert not (folder / "training").exists()
 
 
 class Hub:

@@ -3,7 +3,7 @@
 This module does not know where the card goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
@@ -36,9 +36,7 @@ COLUMNS = {
 def card_text(folder: Path, exports: Sequence[ExportedFormat], *, name: str) -> str:
     """The card in Markdown, with the hub's head. Raises InputError where no format is one that `datasets` loads."""
     by_name = {entry.format: entry for entry in exports}
-    loaded = next((by_name[form] for form in _LOADED if form in by_name), None)
-    if loaded is None:
-        raise InputError(f"a hub data set needs one of {', '.join(_LOADED)}; export parquet too, then publish")
+    loaded = by_name[loaded_format(by_name)]
     exported = Exported(
         splits={file.split: f"{loaded.format}/{file.split}-*" for file in loaded.files},
         rows=sum(file.rows for file in loaded.files),
@@ -47,6 +45,14 @@ def card_text(folder: Path, exports: Sequence[ExportedFormat], *, name: str) -> 
     )
     parts = [data_card(folder, name, exported=exported).rstrip(), "## Training files", *map(_format_text, exports)]
     return "\n\n".join(parts) + "\n"
+
+
+def loaded_format(formats: Collection[str]) -> str:
+    """The format that a hub data set's splits are of. Raises InputError where none of these can be."""
+    found = next((name for name in _LOADED if name in formats), None)
+    if found is None:
+        raise InputError(f"a hub data set needs one of {', '.join(_LOADED)}; export parquet too, then publish")
+    return found
 
 
 def _lead(entry: ExportedFormat, run: Mapping[str, Json]) -> str:

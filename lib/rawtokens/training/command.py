@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError
+from ..reporting.data_card import data_card
 from ..target.target_tokenizer import load_tokenizer
+from .card import loaded_format
 from .handoff import hand_off
 from .manifest import TRAINING
 from .publish import check_place, publish
@@ -28,14 +30,16 @@ def export_datasets(
     """
     if to and len(plan.datasets) != 1:
         raise InputError(f"--to {to} takes one data set; name it by --dataset: {', '.join(plan.datasets)}")
-    if to:
-        check_place(to)  # before the work, which takes minutes
     unknown = [name for name in formats or () if name not in FORMATS]
     if unknown:
         raise InputError(f"--format {unknown[0]} is not known; expected one of {', '.join(FORMATS)}")
     settings, model = plan.settings.training, plan.settings.model
     if formats:
         settings = msgspec.structs.replace(settings, formats=tuple(dict.fromkeys(formats)))
+    if to:  # before the work, which takes minutes
+        check_place(to)
+        loaded_format(settings.formats)
+        data_card(plan.run_folder / plan.datasets[0], plan.datasets[0])
     tokenizer = load_tokenizer(
         model.tokenizer,
         revision=model.revision or "",
