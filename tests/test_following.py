@@ -630,6 +630,15 @@ def test_prompts_that_cannot_be_read_are_told_by_who_reads_them(tmp_path: Path) 
         count_missing(tmp_path, 1)
 
 
+def test_a_function_that_hangs_keeps_no_stopped_process(target: Tokenizer, tmp_path: Path) -> None:
+    """Python waits at its end for threads that are no daemons."""
+    folder = prepare(tmp_path / "hang", target, [weather("b", ("Rome",))])
+    body = "import threading; return str(int(threading.current_thread().daemon))"
+    run(folder, target, tool_function=hook(tmp_path, body))
+    (line,) = (folder / TOOL_RESULTS).read_bytes().splitlines()
+    assert json.loads(line)["content"] == "1"
+
+
 def test_slow_functions_of_several_conversations_run_at_the_same_time(target: Tokenizer, tmp_path: Path) -> None:
     """Each waits until four of them run: one after the other, they would wait for ever."""
     folder = prepare(tmp_path / "slow", target, [weather(str(number), ("Oslo",)) for number in range(4)])

@@ -6,9 +6,10 @@ its next turn is asked. This module does not know how a request is made.
 """
 
 import asyncio
-from collections.abc import Container, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import cast
 
 import msgspec
@@ -44,7 +45,7 @@ class Following:
         self._begun: list[Standing] = []  # as many as were under way when the last run ended
         self._counted: dict[TurnKey, int] = {}  # of what is in flight: generations that `planned` counts it with
         self._talks: dict[TurnKey, tuple[Talk, str]] = {}  # of what is in flight, with the script's digest
-        self._threads = ThreadPoolExecutor(max_workers=THREADS)
+        self._places = asyncio.Semaphore(THREADS)
         self.planned = 0
 
     def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> tuple[int, int]:
@@ -77,8 +78,9 @@ class Following:
         if line is None:
             self._over(key, key.turn + 1)
             return None
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, next_turn, talk, _response(line), self._reader, self._results)
+        response = _response(line)
+        async with self._places:
+            found = await _in_thread(lambda: next_turn(talk, response, self._reader, self._results))
         return self._goes_on(key, found, digest)
 
     def _goes_on(self, key: TurnKey, found: NextTurn | Ended, digest: str) -> Request | None:
@@ -135,6 +137,32 @@ class Following:
         if isinstance(found, Ended) and here.turn + 1 < len(answers):  # told with all turns that stand
             here = key._replace(turn=len(answers) - 1)
         return self._goes_on(here, found, digest)
+
+
+async def _in_thread(work: Callable[[], NextTurn | Ended]) -> NextTurn | Ended:
+    """`work()` in a daemon thread: a function that hangs must not keep a stopped process, as a pool's threads do."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[NextTurn | Ended] = loop.create_future()
+
+    def tell(result: NextTurn | Ended | BaseException) -> None:
+        if ended.done():  # cancelled
+            return
+        if isinstance(result, BaseException):
+            ended.set_exception(result)
+        else:
+            ended.set_result(result)
+
+    def run() -> None:
+        result: NextTurn | Ended | BaseException
+        try:
+            result = work()
+        except BaseException as error:
+            result = error
+        with suppress(RuntimeError):  # the loop is closed: the run was stopped meanwhile
+            loop.call_soon_threadsafe(tell, result)
+
+    Thread(target=run, daemon=True).start()
+    return await ended
 
 
 def talk_of(row: dict[str, object]) -> tuple[Talk, str]:
