@@ -285,6 +285,16 @@ def test_glm_s_bare_values_are_read_by_the_declared_types(chat_of: Callable[[str
     assert found.differs_at is None
 
 
+@pytest.mark.parametrize("parameters", [{"properties": {"city": "string"}}, {"properties": ["city"]}, ["city"], "city"])
+def test_a_declaration_that_is_no_schema_declares_no_text(parameters: Json, chat_of: Callable[[str], Chat]) -> None:
+    """No prompt file's row may stop a run."""
+    chat = chat_of("glm45")
+    talk = chat.talk(QUESTION, *called((OSLO, COLD)))
+    tool: dict[str, Json] = {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
+    odd = replace(talk, conversation=replace(talk.conversation, tools=(tool,)))
+    assert chat.follow(odd, chat.prompt(user(QUESTION)), calling("glm45", "Oslo")).made == "cycle"
+
+
 def test_a_call_that_ends_by_another_role_than_the_template_s_next_ends_the_conversation(
     chat_of: Callable[[str], Chat],
 ) -> None:

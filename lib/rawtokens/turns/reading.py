@@ -161,9 +161,10 @@ def _text_parameters(name: str, tools: Sequence[Mapping[str, Json]]) -> set[str]
     for tool in tools:
         function = cast("Mapping[str, Json]", tool.get("function", tool))
         if function.get("name") == name:
-            parameters = cast("Mapping[str, Json]", function.get("parameters") or {})
-            declared = cast("Mapping[str, Mapping[str, Json]]", parameters.get("properties") or {})
-            return {key for key, schema in declared.items() if schema.get("type") == "string"}
+            parameters = function.get("parameters")
+            declared = parameters.get("properties") if isinstance(parameters, dict) else None
+            schemas = declared.items() if isinstance(declared, dict) else ()
+            return {key for key, schema in schemas if isinstance(schema, dict) and schema.get("type") == "string"}
     return set()
 
 
