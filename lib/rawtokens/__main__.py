@@ -1,7 +1,6 @@
 """The command `rawtokens`: one line on standard error and exit code 1 or 2 for everything a user can cause."""
 
 import argparse
-import asyncio
 import os
 import shlex
 import signal
@@ -59,31 +58,31 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rawtokens", description="Capture what a reasoning model said, as token ids.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    of_run, some = _Parser(add_help=False), _Parser(add_help=False)
+    of_run.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    of_run.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
+    some.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
 
-    run = commands.add_parser("run", help="execute a run file's notebooks, from prompts to report")
-    run.add_argument("run_file", type=Path, metavar="RUN.yaml")
-    run.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
+    run = commands.add_parser(
+        "run", parents=[of_run, some], help="execute a run file's notebooks, from prompts to report"
+    )
     run.add_argument("--stage", metavar="NN", help="this stage alone: 00, 01, 02, 03, 04 or 05")
     run.add_argument("--shard", default="", metavar="I/N", help="with --stage 02: this part of each data set alone")
-    run.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     run.add_argument("--demo-server", action="store_true", help="start the demo's server where one is needed")
     run.set_defaults(command=_run)
 
-    status = commands.add_parser("status", help="what of a run is there, and what is missing")
-    status.add_argument("run_file", type=Path, metavar="RUN.yaml")
-    status.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
-    status.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
+    status = commands.add_parser("status", parents=[of_run, some], help="what of a run is there, and what is missing")
     status.set_defaults(command=_status)
 
-    retry = commands.add_parser("retry", help="have the next run generate rejected rows again, or rows with a reason")
-    retry.add_argument("run_file", type=Path, metavar="RUN.yaml")
+    retry = commands.add_parser(
+        "retry", parents=[of_run], help="have the next run generate rejected rows again, or rows with a reason"
+    )
     retry.add_argument("--dataset", required=True, metavar="NAME", help="the data set")
     retry.add_argument(
         "--where",
         metavar="reason=CODE",
         help="rows with that reason; or `foreign`: journal lines that are no records, or not of this run's settings",
     )
-    retry.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     retry.set_defaults(command=_retry)
 
     compare = commands.add_parser("compare", help="two runs side by side, or the data sets of one, in a report")
@@ -91,13 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("run_b", type=Path, nargs="?", metavar="RUN_B", help="another; the report is put beside it")
     compare.set_defaults(command=_compare)
 
-    export = commands.add_parser("export", help="write training data for drafter trainers, or publish it")
-    export.add_argument("run_file", type=Path, metavar="RUN.yaml")
-    export.add_argument("--dataset", action="append", metavar="NAME", help="this data set alone (may be repeated)")
+    export = commands.add_parser(
+        "export", parents=[of_run, some], help="write training data for drafter trainers, or publish it"
+    )
     export.add_argument("--format", action="append", metavar="NAME", help="instead of training.formats (repeatable)")
     export.add_argument("--to", default="", metavar="PLACE", help="publish: hub:OWNER/NAME, or a new folder")
     export.add_argument("--public", action="store_true", help="with --to hub:..: a public data set, not a private one")
-    export.add_argument("--outputs", type=Path, default=ROOT / "outputs", metavar="DIR", help="instead of outputs/")
     export.set_defaults(command=_export)
 
     check = commands.add_parser("check-server", help="is this server faithful?")
@@ -169,26 +167,9 @@ def _elsewhere(options: argparse.Namespace) -> list[str]:
 def _plan(
     options: argparse.Namespace, names: Sequence[str] | None, *, stage: str | None = None, shard: str = ""
 ) -> "Plan":
-    """What the run file and the options ask for; all data sets where `names` gives none."""
-    from .notebook_stages.pipeline import NOTEBOOKS, Plan, notebooks_folder
-    from .run_file import load_run_file
-    from .shards import shard_of
+    from .notebook_stages.plans import plan_of
 
-    part = shard_of(shard)
-    settings = load_run_file(options.run_file)
-    datasets = tuple(dict.fromkeys(names or settings.datasets))
-    for name in datasets:
-        if name not in settings.datasets:
-            raise InputError(f"{options.run_file} has no data set {name!r}; it has {', '.join(settings.datasets)}")
-    return Plan(
-        settings=settings,
-        run_folder=(options.outputs / settings.run).resolve(),
-        notebooks=notebooks_folder(options.run_file),
-        datasets=datasets,
-        stages=(stage,) if stage else tuple(NOTEBOOKS),
-        one_stage=stage is not None,
-        shard=part,
-    )
+    return plan_of(options.run_file, outputs=options.outputs, datasets=names, stage=stage, shard=shard)
 
 
 @contextmanager
@@ -246,30 +227,19 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _check_server(options: argparse.Namespace) -> int:
-    from .addresses import api_key_from, server_urls
-    from .server_checks.server_check import check_server, checks_takeaway, checks_text, require_no_failure
-    from .target.target_tokenizer import load_tokenizer, template_arguments
+    from .server_checks.command import check_and_print
 
-    (url,) = server_urls([options.url])
-    key = api_key_from(options.api_key_env)
-    arguments = template_arguments(options.template_kwargs)
-    tokenizer = load_tokenizer(
-        options.tokenizer,
+    check_and_print(
+        options.url,
+        tokenizer=options.tokenizer,
         revision=options.revision,
         trust_remote_code=options.trust_remote_code,
         prompt_encoder=options.prompt_encoder,
         markers=options.markers,
+        api_key_env=options.api_key_env,
+        template_kwargs=options.template_kwargs,
+        with_golden=options.golden,
     )
-    checks = asyncio.run(check_server(url, tokenizer, template_kwargs=arguments, api_key=key))
-    lines: list[str] = []
-    if options.golden:
-        from .server_checks.golden import ask_golden, segment_lines
-
-        golden = asyncio.run(ask_golden(url, tokenizer, template_kwargs=arguments, api_key=key))
-        checks += golden.checks
-        lines = segment_lines(golden, tokenizer, api_key=key)
-    print("\n".join([checks_text(checks), *lines, checks_takeaway(checks)]))
-    require_no_failure(url, checks, table_is_shown=True)
     return 0
 
 
@@ -280,22 +250,9 @@ def _serve_demo(options: argparse.Namespace) -> int:
 
 
 def _lab(_: argparse.Namespace) -> int:
-    import subprocess
+    from .demo.lab import open_lab
 
-    from .demo.server import launch_demo_server
-
-    log = ROOT / "outputs" / "demo-server.log"
-    root = ["--allow-root"] if os.getuid() == 0 else []  # Jupyter refuses it else, and a container is often root's
-    with launch_demo_server(DEMO_MODEL, log_path=log, other_port_allowed=False) as server:
-        print(f"demo server: starting on port {server.port}", flush=True)
-        print(f"demo server: {server.wait_until_ready().url} answers", flush=True)
-        jupyter = subprocess.Popen([sys.executable, "-m", "jupyterlab", *root, str(ROOT / "notebooks")])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # JupyterLab asks whether Ctrl-C was meant, and ends itself
-        try:
-            return 0 if jupyter.wait() in (0, -signal.SIGINT) else 1
-        finally:
-            jupyter.terminate()
-            jupyter.wait()
+    return open_lab(DEMO_MODEL, notebooks=ROOT / "notebooks", log_path=ROOT / "outputs" / "demo-server.log")
 
 
 def _demo_model(options: argparse.Namespace) -> int:

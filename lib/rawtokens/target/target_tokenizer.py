@@ -14,7 +14,7 @@ import msgspec
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError, RawTokensError, TokenizerError, one_line
-from ..markers import GivenMarkers, Markers, find_markers, given_markers
+from ..markers import GivenMarkers, Markers
 from ..records import Json
 from ..run_file import looks_like_path, require_pinned_code
 from .encoding import TextEncoder
@@ -22,6 +22,7 @@ from .prompt_encoders import PromptEncoder, load_prompt_encoder
 from .template_dates import date_for, hold_date
 from .thinking_modes import check_arguments
 from .tokenizer_checks import PROBES, check_class, check_rendered, control_ids_of, vocabulary_size
+from .tokenizer_markers import given_from, markers_of, vocabulary_id
 
 __all__ = ["PROBES", "Tokenizer", "TokenizerSource", "load_tokenizer", "template_arguments"]
 
@@ -66,7 +67,7 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
     def token_to_id(self, text: str) -> int | None:
         """The id whose whole text is `text`, or None."""
-        return _vocabulary_id(self.encoder, text)
+        return vocabulary_id(self.encoder, text)
 
     def render(
         self,
@@ -177,7 +178,7 @@ def load_tokenizer(
             "(the demo's is made by `rawtokens demo-model DIR`)"
         )
     require_pinned_code(where, revision, trust_remote_code=trust_remote_code)
-    given = _given(markers) if markers else None
+    given = given_from(markers) if markers else None
     source = TokenizerSource(
         name=name,
         revision=revision,
@@ -206,7 +207,7 @@ def _load(source: TokenizerSource, where: str, given: GivenMarkers | None) -> To
             "chat_template.jinja beside it, or name the model's own Python function as `prompt_encoder`"
         )
     notices = check_class(encoder, where, revision)
-    markers = _markers_of(encoder, given)
+    markers = markers_of(encoder, given)
     template_date = "" if function else date_for(encoder, source.template_date)
     tokenizer = Tokenizer(
         source=msgspec.structs.replace(source, template_date=template_date),
@@ -231,34 +232,12 @@ def _load(source: TokenizerSource, where: str, given: GivenMarkers | None) -> To
     return msgspec.structs.replace(tokenizer, notices=(*notices, *_check_probe(tokenizer)))
 
 
-def _given(text: str) -> GivenMarkers:
-    try:
-        return msgspec.json.decode(text, type=GivenMarkers)
-    except msgspec.MsgspecError as error:
-        raise InputError(f'markers is {text!r}: {error}; expected JSON like {{"turn_end": "<|im_end|>"}}') from error
-
-
-def _markers_of(encoder: PreTrainedTokenizerBase, given: GivenMarkers | None) -> Markers:
-    def single(text: str) -> int | None:
-        return _vocabulary_id(encoder, text)
-
-    def several(text: str) -> Sequence[int]:
-        return cast("Sequence[int]", encoder.encode(text, add_special_tokens=False))
-
-    return given_markers(single, several, given) if given else find_markers(single, encode=several)
-
-
 def _check_probe(tokenizer: Tokenizer) -> tuple[str, ...]:
     try:
         text, ids = tokenizer.render(_PROBE), tokenizer.prompt_ids(_PROBE)
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
         return (f"a probe conversation can't be rendered, so the prompts' beginning is unchecked: {one_line(error)}",)
     return check_rendered(tokenizer.encoder, tokenizer.control_ids, text, ids, tokenizer.encode([text])[0])
-
-
-def _vocabulary_id(encoder: PreTrainedTokenizerBase, text: str) -> int | None:
-    found = encoder.convert_tokens_to_ids(text)
-    return found if isinstance(found, int) and found != encoder.unk_token_id else None
 
 
 def _tokenizer_hash(encoder: PreTrainedTokenizerBase) -> str:
