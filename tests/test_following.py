@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from rawtokens.shards import shard_of
 from rawtokens.target.id_bytes import IdBytes
 from rawtokens.target.rendering import PromptOptions
 from rawtokens.target.target_tokenizer import Tokenizer
+from rawtokens.turns import tool_results
 from rawtokens.turns.derived import TURNS, derive_turns
 from rawtokens.turns.endings import ENDED, has_turns, read_endings
 from rawtokens.turns.following import Following
@@ -648,3 +650,84 @@ def test_slow_functions_of_several_conversations_run_at_the_same_time(target: To
     path.write_text("from threading import Barrier\n\nBARRIER = Barrier(4)\n\n" + path.read_text())
     run(folder, target, window=4, tool_function=function)
     assert set(reasons(folder).values()) == {("complete", 3)}
+
+
+def test_slow_functions_of_resumed_conversations_run_at_the_same_time(target: Tokenizer, tmp_path: Path) -> None:
+    """All four had their first answer, and no call was answered when the run ended."""
+    folder = prepare(tmp_path / "slow", target, [weather(str(number), ("Oslo",)) for number in range(4)])
+    run(folder, target, tool_function=hook(tmp_path, "raise KeyError(name)"))
+    (folder / ENDED).unlink()
+    function = hook(tmp_path, "BARRIER.wait(60); return '1'")
+    path = tmp_path / "tools.py"
+    path.write_text("from threading import Barrier\n\nBARRIER = Barrier(4)\n\n" + path.read_text())
+    progress = run(folder, target, window=4, tool_function=function)
+    assert set(reasons(folder).values()) == {("complete", 3)}
+    assert (progress.planned, progress.present, progress.done) == (12, 4, 8)
+
+
+def test_a_resumed_run_of_conversations_that_all_end_counts_no_turn_more(target: Tokenizer, tmp_path: Path) -> None:
+    folder = prepare(tmp_path / "ended", target, [weather(str(number), ("Oslo",)) for number in range(4)])
+    run(folder, target, tool_function=hook(tmp_path, "raise KeyError(name)"))
+    (folder / ENDED).unlink()
+    progress = run(folder, target, tool_function=hook(tmp_path, "raise KeyError(name)"))
+    assert set(reasons(folder).values()) == {("tool_function_failed", 1)}
+    assert (progress.planned, progress.present, progress.done) == (4, 4, 0)
+
+
+HANGS = "import threading; threading.Event().wait() if arguments['city'] == 'Rome' else None; return '1'"
+
+
+def test_a_function_that_never_returns_ends_its_conversation_alone(
+    target: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool_results, "FUNCTION_SECONDS", 0.2)
+    folder = prepare(tmp_path / "A", target, [weather("a", ("Oslo",)), weather("b", ("Rome",))])
+    run(folder, target, window=1, tool_function=hook(tmp_path, HANGS))
+    assert reasons(folder) == {"a": ("complete", 3), "b": ("tool_function_timeout", 1)}
+    assert retry(plan_of(tmp_path), "A", where="reason=tool_function_timeout").again == 1
+    run(folder, target, tool_function=hook(tmp_path, "return '1'"))
+    assert reasons(folder) == {"a": ("complete", 3), "b": ("complete", 3)}
+
+
+def test_a_function_that_returns_from_no_call_stops_the_run(
+    target: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call that does not come back keeps a thread."""
+    monkeypatch.setattr(tool_results, "FUNCTION_SECONDS", 0.1)
+    monkeypatch.setattr(tool_results, "LEFT_RUNNING", 3)
+    folder = prepare(tmp_path / "hang", target, [weather(str(number), ("Rome",)) for number in range(5)])
+    with pytest.raises(RunStopped, match="has not come back from 3 calls"):
+        run(folder, target, window=1, tool_function=hook(tmp_path, HANGS))
+    assert list(reasons(folder).values()) == [("tool_function_timeout", 1)] * 2
+
+
+MEETS = """
+from pathlib import Path
+from time import sleep
+
+HERE = Path(__file__).parent
+
+def answer(name, arguments, messages):
+    mine, other = ("asked", "gate") if arguments["city"] == "Rome" else ("beside", "asked")
+    (HERE / mine).touch()
+    while not (HERE / other).exists():
+        sleep(0.01)
+    if mine == "asked":
+        (HERE / "said").touch()
+    return "1"
+"""
+
+
+def test_what_a_function_says_when_its_run_is_over_is_not_kept(target: Tokenizer, tmp_path: Path) -> None:
+    """A notebook's kernel lives on, and the next run may have asked again meanwhile."""
+    folder = prepare(tmp_path / "late", target, [weather("a", ("Oslo",)), weather("b", ("Rome",))])
+    (tmp_path / "tools.py").write_text(MEETS)
+    with pytest.raises(RunStopped, match="key_refused"):
+        run(folder, target, Model(target, dies_at=3), tool_function=f"{tmp_path / 'tools.py'}:answer")
+    before = (folder / TOOL_RESULTS).read_bytes()
+    (tmp_path / "gate").touch()
+    while not (tmp_path / "said").exists():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert (folder / TOOL_RESULTS).read_bytes() == before
+    assert [json.loads(line)["key"] for line in before.splitlines()] == ["a#0/0"]

@@ -18,6 +18,7 @@ from rawtokens.reporting.reading_guide import HTTP_STATUS, entries, entry_of, ex
 from rawtokens.response_checks.checks import DEFAULT_POLICY
 from rawtokens.target import rendering
 from rawtokens.training import policies
+from rawtokens.turns.tool_results import FUNCTION_SECONDS
 
 PACKAGE = Path(rawtokens.__file__).parent
 
@@ -127,3 +128,8 @@ def test_the_whole_guide_has_an_anchor_a_code() -> None:
     anchors = Anchors()
     anchors.feed(str(guide_html()))
     assert anchors.ids == list(entries())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/run_file.md", "lib/rawtokens/reporting/reading_the_report.md"])
+def test_pages_tell_for_how_long_a_tool_function_is_waited_for(page: str) -> None:
+    assert f"within {FUNCTION_SECONDS / 60:.0f} minutes" in (PACKAGE.parents[1] / page).read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ like on the wire (engines do) nor whether it is a good one (verification does).
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -94,9 +94,14 @@ class _Run:
         self.api_key, self.transport, self.following = api_key, transport, following
         self.pool, self.tally = ServerPool(windows), Tally()
         self.stopping, self.over = asyncio.Event(), asyncio.Event()
-        self.planned = self.present = 0
+        self.foreseen = self.present = 0
         self.started = time.monotonic()
         self.at_end: Progress | None = None
+
+    @property
+    def planned(self) -> int:
+        """Generations that the run counts with; of conversations, by what is known of their ends."""
+        return self.following.planned if self.following else self.foreseen
 
     def stop(self) -> None:
         """Send nothing more; called in the run's own loop."""
@@ -111,9 +116,9 @@ class _Run:
             self.rejected = RejectedRows(self.folder, shard=target.shard)
             samples, known = target.sampling.samples_per_prompt, self.journal.known_keys
             if self.following:
-                self.planned, self.present = self.following.begin(samples, known, self.rejected)
+                self.present = self.following.begin(samples, known, self.rejected)
             else:
-                self.planned, self.present = count_planned(self.folder, samples, known, shard=target.shard)
+                self.foreseen, self.present = count_planned(self.folder, samples, known, shard=target.shard)
             async with open_post(api_key=self.api_key, transport=self.transport) as post:
                 weights = recorded_weights(self.folder)
                 self.asker = Asker(post, target, api_key=self.api_key, weight_version=weights)
@@ -153,9 +158,11 @@ class _Run:
             for task in [*workers, reporter]:
                 task.cancel()
             await asyncio.gather(*workers, reporter, everything, return_exceptions=True)
+            if self.following:
+                self.following.close()
             self.rejected.write()
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[Request | Awaitable[Request | None]]:
         """What is missing, read lazily, so that a million prompts take no memory."""
         samples, shard = self.target.sampling.samples_per_prompt, self.target.shard
         planned = planned_requests(self.folder, samples, shard=shard, known=self.journal.known_keys)
@@ -166,22 +173,14 @@ class _Run:
         """The shortest prompt that can be sent: the first id of the first prompt."""
         return next(planned_requests(self.folder, 1)).prompt_ids[:1]
 
-    async def work(self, requests: Iterator[Request]) -> None:
+    async def work(self, requests: Iterator[Request | Awaitable[Request | None]]) -> None:
         for request in requests:
-            following: Request | None = request
-            while following:  # a conversation's turns, one behind the other, by the same worker
+            following = request if isinstance(request, Request) else await request
+            while following and not self.stopping.is_set():  # a conversation's turns, one behind the other
                 line = await self.tries.answer(following)
-                following = await self.turn_behind(following, line)
-                if self.stopping.is_set():
-                    return
-
-    async def turn_behind(self, request: Request, line: ResponseLine | None) -> Request | None:
-        """The next turn of the same conversation, where there is one."""
-        if not self.following:
-            return None
-        found = await self.following.after(request, line)
-        self.planned = self.following.planned
-        return found
+                following = await self.following.after(following, line) if self.following else None
+            if self.stopping.is_set():
+                return
 
     def keep(self, line: ResponseLine) -> None:
         self.journal.append_line(line.key, msgspec.json.encode(line))

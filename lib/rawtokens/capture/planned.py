@@ -5,7 +5,7 @@ stands in a journal. This module does not know how a generation is made.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -46,14 +46,17 @@ class Following(Protocol):
     @property
     def planned(self) -> int: ...
 
-    def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> tuple[int, int]:
-        """How many generations are planned, and how many are there; `known` are the journals' keys."""
+    def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> int:
+        """How many generations are there, and from here on what is `planned`; `known` are the journals' keys."""
 
-    def requests(self, first: Iterable[Request]) -> Iterator[Request]:
-        """What is to be asked first: conversations that had begun, then the requests `first`."""
+    def requests(self, first: Iterable[Request]) -> Iterator[Request | Awaitable[Request | None]]:
+        """What is to be asked first: conversations that had begun, each to be awaited, then the requests `first`."""
 
     async def after(self, request: Request, line: ResponseLine | None) -> Request | None:
         """What is asked behind an answer; `line` is None where none came."""
+
+    def close(self) -> None:
+        """The run is over, though work of this may still be under way."""
 
 
 def planned_keys(folder: Path, samples_per_prompt: int, *, shard: Shard = WHOLE) -> Iterator[str]:

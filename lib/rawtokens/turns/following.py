@@ -6,10 +6,8 @@ its next turn is asked. This module does not know how a request is made.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Thread
 from typing import cast
 
 import msgspec
@@ -21,6 +19,7 @@ from ..journal import journal_paths, key_of, response_of
 from ..prompts import prompt_batches
 from ..records import Conversation, Ending, Json, Response, ResponseLine
 from ..shards import WHOLE, Shard
+from .daemon_threads import in_daemon_thread
 from .endings import ENDED, Standing, standings
 from .history import Ended
 from .keys import TurnKey, split_key
@@ -48,18 +47,21 @@ class Following:
         self._places = asyncio.Semaphore(THREADS)
         self.planned = 0
 
-    def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> tuple[int, int]:
-        """Find what goes on, and return how many generations are planned, by what the file foresees, and present."""
+    def begin(self, samples: int, known: KnownKeys, rejected: Keys) -> int:
+        """Find what goes on, count what is planned by what the file foresees, and return how many generations stand."""
         present = 0
         for found in standings(self._folder, samples, known, rejected, shard=self._shard):
             self.planned += found.planned
             present += found.turns
             if found.turns and not found.over:
                 self._begun.append(found)
-        return self.planned, present
+        return present
 
-    def requests(self, first: Iterable[Request]) -> Iterator[Request]:
-        """The next turns of conversations that had begun, then the first turns, which `first` gives block by block."""
+    def requests(self, first: Iterable[Request]) -> Iterator[Request | Awaitable[Request | None]]:
+        """The next turns of conversations that had begun, then the first turns, which `first` gives block by block.
+
+        A next turn is found once it is awaited, None where the conversation is over.
+        """
         yield from self._resumed()
         blocks = prompt_batches(self._folder, COLUMNS, rows=BLOCK_ROWS)
         block: dict[str, dict[str, object]] = {}
@@ -80,8 +82,13 @@ class Following:
             return None
         response = _response(line)
         async with self._places:
-            found = await _in_thread(lambda: next_turn(talk, response, self._reader, self._results))
+            work = in_daemon_thread(lambda: next_turn(talk, response, self._reader, self._results))
+            found = await asyncio.wrap_future(work)
         return self._goes_on(key, found, digest)
+
+    def close(self) -> None:
+        """The run is over: what a tool function says from here on goes nowhere."""
+        self._results.close()
 
     def _goes_on(self, key: TurnKey, found: NextTurn | Ended, digest: str) -> Request | None:
         """The request behind turn `key`, or its conversation's end, on record."""
@@ -100,7 +107,7 @@ class Following:
         """Count a conversation with the turns that it came to."""
         self.planned += turns - max(self._counted.pop(key.conversation), turns)
 
-    def _resumed(self) -> Iterator[Request]:
+    def _resumed(self) -> Iterator[Awaitable[Request | None]]:
         """Every conversation that had begun, at its next turn."""
         begun: dict[str, list[Standing]] = {}
         for found in self._begun:
@@ -114,14 +121,22 @@ class Following:
                 for found in begun.get(row["key"], ()):
                     turns, self._counted[found.key] = lines[found.key], found.planned
                     answers = [decoded(turns[turn]) for turn in range(found.turns)]
-                    if request := self._replayed(found.key, row, prompts[place].as_py(), answers):
-                        yield request
+                    yield self._read_back(found.key, row, prompts[place].as_py(), answers)
 
-    def _replayed(
+    async def _read_back(
         self, key: TurnKey, row: dict[str, object], prompt_ids: list[int], answers: Sequence[Response]
     ) -> Request | None:
-        """A conversation read back from its records, to its next request or its end."""
+        """A conversation from its records to its next request, or its end."""
         talk, digest = talk_of(row)
+        async with self._places:
+            work = in_daemon_thread(lambda: self._replayed(key, talk, prompt_ids, answers))
+            here, found = await asyncio.wrap_future(work)
+        return self._goes_on(here, found, digest)
+
+    def _replayed(
+        self, key: TurnKey, talk: Talk, prompt_ids: list[int], answers: Sequence[Response]
+    ) -> tuple[TurnKey, NextTurn | Ended]:
+        """The last turn that stands, and what follows from all that do."""
         found: NextTurn | Ended
         for turn, response in enumerate(answers):
             here, last = key._replace(turn=turn), turn + 1 == len(answers)
@@ -136,33 +151,7 @@ class Following:
             talk, prompt_ids = found.talk, found.prompt_ids
         if isinstance(found, Ended) and here.turn + 1 < len(answers):  # told with all turns that stand
             here = key._replace(turn=len(answers) - 1)
-        return self._goes_on(here, found, digest)
-
-
-async def _in_thread(work: Callable[[], NextTurn | Ended]) -> NextTurn | Ended:
-    """`work()` in a daemon thread: a function that hangs must not keep a stopped process, as a pool's threads do."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[NextTurn | Ended] = loop.create_future()
-
-    def tell(result: NextTurn | Ended | BaseException) -> None:
-        if ended.done():  # cancelled
-            return
-        if isinstance(result, BaseException):
-            ended.set_exception(result)
-        else:
-            ended.set_result(result)
-
-    def run() -> None:
-        result: NextTurn | Ended | BaseException
-        try:
-            result = work()
-        except BaseException as error:
-            result = error
-        with suppress(RuntimeError):  # the loop is closed: the run was stopped meanwhile
-            loop.call_soon_threadsafe(tell, result)
-
-    Thread(target=run, daemon=True).start()
-    return await ended
+        return here, found
 
 
 def talk_of(row: dict[str, object]) -> tuple[Talk, str]:

@@ -22,6 +22,7 @@ TOOL_ENDINGS = (
     "call_not_recorded",
     "no_recorded_result",
     "tool_function_failed",
+    "tool_function_timeout",
 )
 """Endings for want of a result, which a mended tool function gives."""
 

@@ -24,13 +24,23 @@ class SideFile:
 
     def __init__(self, folder: Path, name: str, shard: Shard) -> None:
         self._path = folder / shard.file_name(name)
-        self._checked = False
+        self._checked = self._closed = False
         self._lock = Lock()
 
+    def close(self) -> None:
+        """Take no line any more: the journal's lock is another's from here on."""
+        with self._lock:
+            self._closed = True
+
     def append(self, line: msgspec.Struct, *, sync: bool = False) -> None:
-        """Write one line, with `sync` on the disk before this returns. Raises RunStopped where it can't be written."""
+        """Write one line, with `sync` on the disk before this returns.
+
+        Raises RunStopped where it can't be written, and where the file is closed.
+        """
         try:
             with self._lock, self._path.open("ab", buffering=0) as file:
+                if self._closed:
+                    raise OSError("the run is over")
                 if not self._checked:
                     _cut_torn_tail(self._path)
                     self._checked = True

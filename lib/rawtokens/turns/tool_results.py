@@ -7,20 +7,26 @@ does what the tools would.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from copy import deepcopy
 from pathlib import Path
 
 import msgspec
 
-from ..errors import one_line
+from ..errors import RunStopped, one_line
 from ..records import Json
 from ..shards import WHOLE, Shard
 from ..target.prompt_encoders import load_function
+from .daemon_threads import in_daemon_thread
 from .history import Ended
 from .reading import Call
 from .side_files import SideFile, read_lines
 
 TOOL_RESULTS = "tool_results.jsonl"
+FUNCTION_SECONDS = 1800.0
+"""For how long a function may take over one call: a test suite in a sandbox takes minutes."""
+LEFT_RUNNING = 64
+"""Calls that never came back: each has a thread that nothing can end."""
 ToolFunction = Callable[[str, dict[str, Json], list[dict[str, Json]]], Json]
 """(name, arguments, messages so far) to a text, or a JSON value that is written as JSON; None answers nothing."""
 
@@ -47,6 +53,7 @@ class ToolResults:
         self._known = {(line.key, line.place): line for line in read_lines(folder, TOOL_RESULTS, ToolResult)}
         self._file = SideFile(folder, TOOL_RESULTS, shard)
         self._function, self._name = None, ""
+        self._late: list[Future[Json]] = []
         if function:
             self._function, name, sha256 = load_function(function, "tool_function")
             self._name = f"{name} {sha256[:16]}"
@@ -59,15 +66,22 @@ class ToolResults:
         return None
 
     def __call__(self, key: str, place: int, call: Call, messages: Sequence[Mapping[str, Json]]) -> str | Ended | None:
-        """What the tool answers; None leaves the call to the prompt file. Raises RunStopped where nothing is written.
+        """What the tool answers; None leaves the call to the prompt file.
 
-        Reasons: tool_function_failed, call_not_answered, call_not_kept.
+        Reasons: tool_function_failed, tool_function_timeout, call_not_answered, call_not_kept. Raises RunStopped where
+        nothing can be written, and where LEFT_RUNNING calls have not come back.
         """
         known = self.recorded(key, place, call, messages)
         if known is not None or self._function is None:
             return known
-        try:  # copies to their depth: what the function changes in them is not what the model said
-            answered = self._function(call.name, deepcopy(dict(call.arguments)), deepcopy(list(map(dict, messages))))
+        function = self._function
+        asked = in_daemon_thread(  # with copies to their depth: what it changes in them is not what the model said
+            lambda: function(call.name, deepcopy(dict(call.arguments)), deepcopy(list(map(dict, messages))))
+        )
+        if not wait([asked], FUNCTION_SECONDS).done:
+            return self._left(asked, call)
+        try:
+            answered = asked.result()
             content = answered if isinstance(answered, str) else json.dumps(answered, ensure_ascii=False)
         except (Exception, SystemExit) as error:  # the user's own code
             return Ended("tool_function_failed", f"{self._name} on {call.name!r}: {one_line(error)}")
@@ -81,6 +95,21 @@ class ToolResults:
         self._file.append(line, sync=True)
         self._known[key, place] = line
         return content
+
+    def close(self) -> None:
+        """Write nothing more: what a function says when its run is over, another run may have asked for again."""
+        self._file.close()
+
+    def _left(self, asked: Future[Json], call: Call) -> Ended:
+        self._late.append(asked)
+        running = sum(not other.done() for other in self._late)
+        if running >= LEFT_RUNNING:
+            raise RunStopped(
+                f"{self._name} has not come back from {running} calls within {FUNCTION_SECONDS:.0f} s each; mend it, "
+                "then run the same command, and `rawtokens retry RUN.yaml --dataset NAME --where "
+                "reason=tool_function_timeout` for the conversations that ended by it"
+            )
+        return Ended("tool_function_timeout", f"{self._name} on {call.name!r}: nothing within {FUNCTION_SECONDS:.0f} s")
 
 
 def _is_kept(line: ToolResult) -> bool:
