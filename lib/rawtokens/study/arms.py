@@ -23,6 +23,7 @@ from ..records import Conversation, Json
 from ..reporting.samples import Sample
 from ..target.id_bytes import IdBytes
 from ..target.target_tokenizer import Tokenizer
+from .forms import MAX_NEW_TOKENS
 from .other_author import other_reply
 from .questions import number_of
 
@@ -55,7 +56,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     exported: list[ArmRow]
-    shifted: list[ArmRow]
     tokenizer: Tokenizer
     dialogues: Sequence[Dialogue]
 
@@ -64,8 +64,8 @@ def make_arm(name: str, source: Source) -> Arm:
     """The rows of an arm, by its name in forms.ARMS."""
     if name == "verbatim":
         return Arm(rows=_in_order(source.exported))
-    if name == "boundary_shift":
-        return Arm(rows=_in_order(source.shifted))
+    if name == "late_mask":
+        return Arm(rows=[_begun_late(row) for row in _in_order(source.exported)])
     outputs = _OUTPUTS[name]
     rows, left_out = [], Counter[str]()
     prompts = {row.id: row for row in source.exported}
@@ -116,6 +116,13 @@ def _in_order(rows: Sequence[ArmRow]) -> list[ArmRow]:
 
 Outputs = Iterator[tuple[Sample, list[int] | str]]
 """Each sample with the arm's output ids, or with the reason for leaving it out."""
+
+
+def _begun_late(row: ArmRow) -> ArmRow:
+    """The first id of the span not trained on, which is what SpecForge 0.2.0 makes of an unshifted mask (issue 885)."""
+    mask = list(row.loss_mask)
+    mask[mask.index(1)] = 0
+    return msgspec.structs.replace(row, loss_mask=mask)
 
 
 def _retokenised(source: Source, samples: list[Sample]) -> Outputs:
@@ -185,11 +192,12 @@ def _template(source: Source) -> str:
 
 
 def _written(source: Source, samples: list[Sample], reply: Callable[[Dialogue], list[Piece]]) -> Outputs:
-    """Replies as texts and control ids, each text encoded alone."""
+    """Replies as texts and control ids, each text encoded alone; none longer than the target was allowed to answer."""
     for sample in samples:
         pieces = reply(source.dialogues[number_of(sample.key)])
         texts = iter(source.tokenizer.encode([piece for piece in pieces if isinstance(piece, str)]))
-        yield sample, [each for piece in pieces for each in ([piece] if isinstance(piece, int) else next(texts))]
+        made = [each for piece in pieces for each in ([piece] if isinstance(piece, int) else next(texts))]
+        yield sample, (made if len(made) <= MAX_NEW_TOKENS else f"longer than {MAX_NEW_TOKENS} ids")
 
 
 _OUTPUTS: dict[str, Callable[[Source, list[Sample]], Outputs]] = {

@@ -14,11 +14,10 @@ from ..demo.model import write_demo_model
 from ..demo.server import launch_demo_server
 from ..notebook_stages.pipeline import Plan, notebooks_folder, run_stages
 from ..run_file import load_run_file
-from .forms import Form
+from .forms import MAX_NEW_TOKENS, Form
 from .questions import evaluation_dialogues, training_dialogues, write_questions
 
 TRAINING, EVALUATION = "training", "evaluation"
-MAX_NEW_TOKENS = 256
 RUN = """\
 run: {name}
 model: {{tokenizer: {model}}}
@@ -34,8 +33,9 @@ def capture(folder: Path, model: Path, form: Form, on_line: Callable[[str], None
     """
     write_demo_model(model)
     folder.mkdir(parents=True, exist_ok=True)
-    write_questions(folder / f"{TRAINING}.jsonl", training_dialogues(form.prompts))
-    write_questions(folder / f"{EVALUATION}.jsonl", evaluation_dialogues(form.evaluation_prompts))
+    questions = training_dialogues(form.prompts)
+    write_questions(folder / f"{TRAINING}.jsonl", questions)
+    write_questions(folder / f"{EVALUATION}.jsonl", evaluation_dialogues(form.evaluation_prompts, apart_from=questions))
 
     @contextmanager
     def server() -> Iterator[Callable[[], str]]:

@@ -11,9 +11,8 @@ import msgspec
 
 from ..demo.vllm_server import ENVIRONMENT, find_vllm_python
 from ..journal import write_atomically
-from .capture import MAX_NEW_TOKENS
 from .environment import called
-from .forms import DRAFT_LENGTH, Form
+from .forms import DRAFT_LENGTH, MAX_NEW_TOKENS, Form
 from .measuring import Ground, Head, head_folder
 from .results import Confirmed
 
@@ -30,13 +29,13 @@ def confirm(ground: Ground, heads: Sequence[Head], form: Form, on_line: Callable
 
 def _confirm(ground: Ground, head: Head, on_line: Callable[[str], None]) -> Confirmed:
     place = ground.place / head.arm
-    result = place / f"vllm-{head.digest}.json"
+    result = place / f"vllm-{head.digest}-{head.seed}.json"
     if not result.exists():
         job = {
             "arm": head.arm,
             "seed": head.seed,
             "model": str(ground.model),
-            "head": str(head_folder(ground.place, head.arm, head.digest)),
+            "head": str(head_folder(ground.place, head.arm, head.digest, head.seed)),
             "draft_length": DRAFT_LENGTH,
             "evaluation": str(ground.place / "evaluation.jsonl"),
             "max_new_tokens": MAX_NEW_TOKENS,

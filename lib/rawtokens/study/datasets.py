@@ -29,13 +29,20 @@ from .environment import called, find_speculators
 from .forms import ARMS, Form
 from .questions import training_dialogues
 
-SETTINGS = TrainingSettings(formats=("speculators",), held_out=0.0)
+SETTINGS = TrainingSettings(
+    formats=("speculators",), held_out=0.0, truncated_in_thinking="drop", truncated_in_answer="drop"
+)
+"""Whole answers alone: a truncated one, rendered again, would get a closer and a stop id that nobody sampled, which is
+another fault than the one an arm is to show."""
+EVALUATION_SETTINGS = TrainingSettings(held_out=0.0, flagged="keep")
+"""All that the target says is to be drafted."""
 LONGEST = 4_096
 
 
 class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's data: `available_ids` before the cut to equal `supervised_ids`; `uncovered_ids` of those that the draft
-    vocabulary lacks; `changed_rows` whose ids are not those of the verbatim arm's row."""
+    vocabulary lacks; `changed_rows` whose ids are not those of the verbatim arm's row, `reasoning_ids` of the
+    supervised ones, the closer among them."""
 
     arm: str
     digest: str
@@ -45,18 +52,14 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
     available_ids: int
     uncovered_ids: int
     changed_rows: int
+    reasoning_ids: int
     left_out: dict[str, int]
 
 
-def export_rows(
-    folder: Path, tokenizer: Tokenizer, on_line: Callable[[str], None]
-) -> tuple[list[ArmRow], list[ArmRow]]:
-    """The capture's export as it stands, and the same with the boundary shift; training/ keeps the former."""
-    shifted = msgspec.structs.replace(SETTINGS, boundary_shift=True)
-    export(folder, markers=tokenizer.markers, settings=shifted, on_line=on_line)
-    shifted_rows = read_exported(folder)
+def export_rows(folder: Path, tokenizer: Tokenizer, on_line: Callable[[str], None]) -> list[ArmRow]:
+    """Export the capture; returns the rows as training/ has them."""
     export(folder, markers=tokenizer.markers, settings=SETTINGS, on_line=on_line)
-    return read_exported(folder), shifted_rows
+    return read_exported(folder)
 
 
 def write_arms(
@@ -66,25 +69,27 @@ def write_arms(
 
     The supervised ids are the form's, or those of the arm that has fewest. Raises InputError.
     """
-    exported, shifted = export_rows(captured, tokenizer, on_line)
+    exported = export_rows(captured, tokenizer, on_line)
     source = Source(
         folder=captured,
         exported=exported,
-        shifted=shifted,
         tokenizer=tokenizer,
         dialogues=training_dialogues(form.prompts),
     )
     arms = {name: make_arm(name, source) for name in ARMS if name in form.arms}
     available = {name: sum(row.supervised for row in arm.rows) for name, arm in arms.items()}
-    wanted = min(form.unique_ids, *available.values())
+    fewest = min(available, key=lambda name: available[name])
+    wanted = min(form.unique_ids, available[fewest])
+    on_line(f"{wanted:,} supervised ids an arm; {fewest} has {available[fewest]:,}, the form asks {form.unique_ids:,}")
     rows = {name: cut_to(arm, wanted) for name, arm in arms.items()}
     kept = write_vocabulary(captured, tokenizer, form.draft_vocabulary)
     verbatim = {row.id: row.input_ids for row in exported}
+    (closer,) = tokenizer.markers.closer
     facts = []
     for name, arm in arms.items():
         content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows[name])
         write_atomically(place / name / "rows.jsonl", content)
-        facts.append(_facts(name, arm, rows[name], content, kept, verbatim, available[name]))
+        facts.append(_facts(name, arm, rows[name], content, kept, verbatim, available[name], closer))
     write_atomically(place / "arms.json", msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
     return facts
 
@@ -109,7 +114,7 @@ def write_evaluation(path: Path, captured: Path, tokenizer: Tokenizer) -> int:
 
     Rows with fewer than two output ids have nothing to draft. Returns how many sequences there are.
     """
-    rows = select_rows(captured, SETTINGS).kept
+    rows = select_rows(captured, EVALUATION_SETTINGS).kept
     places = {label: place for place, name in enumerate(("reasoning", "answer", "tool_calls")) for label in MASKS[name]}
     lines = []
     for batch in read_training_rows(captured, tokenizer.markers, rows):
@@ -148,8 +153,10 @@ def _facts(
     kept: NDArray[np.bool_],
     verbatim: Mapping[str, list[int]],
     available: int,
+    closer: int,
 ) -> ArmFacts:
-    supervised = [each for row in rows for each, one in zip(row.input_ids, row.loss_mask, strict=True) if one]
+    trained = [[each for each, one in zip(row.input_ids, row.loss_mask, strict=True) if one] for row in rows]
+    supervised = [each for ids in trained for each in ids]
     return ArmFacts(
         arm=name,
         digest=hashlib.sha256(content).hexdigest()[:16],
@@ -159,5 +166,6 @@ def _facts(
         available_ids=available,
         uncovered_ids=int((~kept[supervised]).sum()),
         changed_rows=sum(row.input_ids != verbatim[row.id] for row in rows),
+        reasoning_ids=sum(ids.index(closer) + 1 if closer in ids else len(ids) for ids in trained),
         left_out=arm.left_out,
     )

@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONPATH": str(PROJECT / "lib"),
 }
+REQUIREMENTS = PROJECT / "lib" / "rawtokens" / "demo" / "speculators_requirements.txt"
 SHOWN = 400  # characters of a program's last words
 
 
@@ -29,7 +30,7 @@ def find_speculators() -> Path:
 
 def requirements(package: str) -> str:
     """The pin of a package of that environment, `NAME==VERSION`."""
-    lines = (PROJECT / "lib" / "rawtokens" / "demo" / "speculators_requirements.txt").read_text("utf-8").split()
+    lines = REQUIREMENTS.read_text("utf-8").split()
     return next(line for line in lines if line.startswith(f"{package}=="))
 
 

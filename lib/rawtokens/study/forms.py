@@ -6,7 +6,7 @@ from ..errors import InputError
 
 ARMS = {
     "verbatim": "as captured",
-    "boundary_shift": "as captured, mask one id earlier",
+    "late_mask": "as captured, mask one id late",
     "retokenised": "decoded and re-tokenised",
     "reasoning_kept": "parsed, re-rendered, reasoning kept",
     "template": "parsed, re-rendered by the template",
@@ -17,6 +17,8 @@ ARMS = {
 VERBATIM = "verbatim"
 PARTS = ("reasoning", "answer", "tool calls")
 DRAFT_LENGTH = 4
+MAX_NEW_TOKENS = 256
+"""Of the captures, and of the replies that other arms put in their place."""
 LAYERS = (1, 2, 3)
 """Whose states a head sees, of the demo model's four layers; speculators' default (2, half, last but 3) needs more."""
 
@@ -28,8 +30,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     prompts: int
     evaluation_prompts: int
     arms: tuple[str, ...] = tuple(ARMS)
-    seeds: tuple[int, ...] = (1, 2, 3)
-    unique_ids: int = 36_000
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    unique_ids: int = 32_000
     epochs: int = 6
     step_ids: int = 128
     draft_vocabulary: int = 1_024
@@ -38,7 +40,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 FORMS = {
-    "full": Form(name="full", prompts=1_500, evaluation_prompts=240),
+    "full": Form(name="full", prompts=1_800, evaluation_prompts=240),
     "short": Form(
         name="short",
         prompts=160,

@@ -12,13 +12,17 @@ from pathlib import Path
 
 import msgspec
 
+from ..demo.model import STAMP
 from .datasets import ArmFacts, prepare, vocabulary_files
-from .environment import called, find_speculators
+from .environment import REQUIREMENTS, called, find_speculators
 from .forms import DRAFT_LENGTH, LAYERS, Form
 
 PART_POSITIONS = 192
 """Positions of a head's batch at most: attention over four draft steps grows with their square. Rows here have some 140
 ids; 3,300 positions a second and core."""
+
+
+CODE = [path for path in sorted(Path(__file__).with_name("heads").glob("*.py")) if path.name != "vllm_counts.py"]
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +71,9 @@ def read_heads(ground: Ground, arm: ArmFacts, form: Form) -> list[Head]:
     return [found[seed] for seed in form.seeds if seed in found]
 
 
-def head_folder(place: Path, arm: str, digest: str) -> Path:
+def head_folder(place: Path, arm: str, digest: str, seed: int) -> Path:
     """Where the head of the first seed of a confirmed arm is kept."""
-    return place / arm / f"head-{digest}"
+    return place / arm / f"head-{digest}-{seed}"
 
 
 def _head(line: bytes) -> Head | None:
@@ -82,7 +86,7 @@ def _head(line: bytes) -> Head | None:
 
 def missing_seeds(ground: Ground, arm: ArmFacts, form: Form) -> list[int]:
     done = {head.seed for head in read_heads(ground, arm, form)}
-    kept = head_folder(ground.place, arm.arm, head_digest(ground, arm, form))
+    kept = head_folder(ground.place, arm.arm, head_digest(ground, arm, form), form.seeds[0])
     if arm.arm in form.confirmed and not (kept / "model.safetensors").exists():
         done.discard(form.seeds[0])
     return [seed for seed in form.seeds if seed not in done]
@@ -101,7 +105,7 @@ def _measure(ground: Ground, arm: ArmFacts, seeds: Sequence[int], form: Form) ->
         "results": str(place / arm.arm / "results.jsonl"),
         "seeds": seeds,
         "saved_seeds": form.seeds[:1] if arm.arm in form.confirmed else [],
-        "head": str(head_folder(place, arm.arm, head_digest(ground, arm, form))),
+        "head": str(place / arm.arm / f"head-{head_digest(ground, arm, form)}"),  # and the seed: head_folder
         **_settings(form),
     }
     path = place / arm.arm / "job.json"
@@ -120,10 +124,9 @@ def _settings(form: Form) -> dict[str, object]:
 
 
 def head_digest(ground: Ground, arm: ArmFacts, form: Form) -> str:
-    """Over rows, vocabulary, evaluation, settings and the heads' own code."""
+    """Over rows, vocabulary, evaluation, settings, the target, the trainer's pins and the heads' own code."""
     digest = hashlib.sha256(arm.digest.encode() + msgspec.json.encode(_settings(form)))
     vocabulary = vocabulary_files(ground.captured, form.draft_vocabulary)["d2t"]
-    code = sorted(Path(__file__).with_name("heads").glob("*.py"))
-    for path in (ground.place / "evaluation.jsonl", vocabulary, *code):
+    for path in (ground.place / "evaluation.jsonl", vocabulary, ground.model / STAMP, REQUIREMENTS, *CODE):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -5,10 +5,12 @@ not know how a prompt becomes ids.
 """
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from ..demo.dialogue_record import Dialogue
-from ..demo.dialogues import dialogues
+from ..demo.dialogues import CLOSINGS, GREETINGS, dialogues
 
 SEED = 41_000
 EVALUATION_SEED = 42_000
@@ -16,12 +18,22 @@ EVALUATION_SEED = 42_000
 
 def training_dialogues(count: int) -> list[Dialogue]:
     """The first `count` dialogues of problems that are not held out, no prompt twice."""
-    return _distinct(SEED, count, held_out=False)
+    return list(islice(_distinct(dialogues(seed=SEED)), count))
 
 
-def evaluation_dialogues(count: int) -> list[Dialogue]:
-    """The first `count` dialogues of held-out problems, no prompt twice."""
-    return _distinct(EVALUATION_SEED, count, held_out=True)
+def evaluation_dialogues(count: int, *, apart_from: Sequence[Dialogue]) -> list[Dialogue]:
+    """The first `count` dialogues of held-out problems, no problem twice, none asking what one of `apart_from` asks.
+
+    An earlier turn of a training dialogue may ask a held-out problem, so every user's text is compared.
+    """
+    asked = {text for dialogue in apart_from for text in _questions(dialogue)}
+    found: dict[tuple[str, str], Dialogue] = {}
+    for dialogue in _distinct(dialogues(seed=EVALUATION_SEED, held_out=True)):
+        if len(found) == count:
+            break
+        if not asked.intersection(_questions(dialogue)):
+            found.setdefault((dialogue.kind, dialogue.problem), dialogue)
+    return list(found.values())
 
 
 def write_questions(path: Path, chosen: list[Dialogue]) -> None:
@@ -40,10 +52,22 @@ def number_of(key: str) -> int:
     return int(key.partition("#")[0])
 
 
-def _distinct(seed: int, count: int, *, held_out: bool) -> list[Dialogue]:
-    found: dict[str, Dialogue] = {}
-    for dialogue in dialogues(seed=seed, held_out=held_out):
-        found.setdefault(json.dumps([dialogue.messages, dialogue.tools]), dialogue)
-        if len(found) == count:
-            break
-    return list(found.values())
+def _distinct(stream: Iterable[Dialogue]) -> Iterator[Dialogue]:
+    seen = set()
+    for dialogue in stream:
+        prompt = json.dumps([dialogue.messages, dialogue.tools])
+        if prompt not in seen:
+            seen.add(prompt)
+            yield dialogue
+
+
+def _questions(dialogue: Dialogue) -> Iterator[str]:
+    """What the user says, without the greeting or the thanks that a dialogue may be decorated with."""
+    for message in dialogue.messages:
+        if message["role"] == "user":
+            text = str(message["content"])
+            for greeting in GREETINGS:
+                text = text.removeprefix(greeting)
+            for closing in CLOSINGS:
+                text = text.removesuffix(closing)
+            yield text

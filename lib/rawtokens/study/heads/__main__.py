@@ -36,7 +36,7 @@ def main(path: str) -> None:
         counts = list(accepted_by_sequence(head, target, sequences, draft_length=job["draft_length"], parts=PARTS))
         facts["evaluate_seconds"] = time.monotonic() - started
         if seed in job["saved_seeds"]:
-            head.save_pretrained(job["head"])
+            head.save_pretrained(f"{job['head']}-{seed}")
         line = {"arm": job["arm"], "digest": job["digest"], "seed": seed, **facts, "counts": counts}
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

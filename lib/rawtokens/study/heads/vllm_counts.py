@@ -49,7 +49,9 @@ def main(path: str) -> None:
         "sequences": len(rows),
         "equal_outputs": equal,
     }
-    Path(job["result"]).write_text(json.dumps(result), "utf-8")
+    partial = Path(f"{job['result']}.partial")
+    partial.write_text(json.dumps(result), "utf-8")
+    partial.replace(job["result"])
 
 
 if __name__ == "__main__":
