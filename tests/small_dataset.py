@@ -73,6 +73,15 @@ def write_lines(path: Path, records: list[Response] | list[Rejection]) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
 
 
+def change_prompts(folder: Path, *keys: str) -> None:
+    """Let these prompts have other ids than their responses were asked for."""
+    table = pq.read_table(folder / "prompts.parquet")
+    rows = table.to_pylist()
+    for row in rows:
+        row["prompt_ids"] = [*row["prompt_ids"], 7] if row["key"] in keys else row["prompt_ids"]
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / "prompts.parquet")
+
+
 def prompt(key: str) -> Prompt:
     """A prompt that opens thinking."""
     return Prompt(

@@ -8,8 +8,10 @@ import small_dataset
 
 from rawtokens.capture.progress import Progress
 from rawtokens.capture.progress_reports import ProgressReports
+from rawtokens.errors import InputError
 from rawtokens.reporting import completion_takeaways, figures, throughput
 from rawtokens.reporting.completion_bias import (
+    EARLIER,
     PLACE,
     STATES,
     Lengths,
@@ -58,11 +60,39 @@ def test_every_planned_generation_has_its_state(folder: Path) -> None:
     assert not rows["tools"].any()
 
 
+def test_a_response_to_an_earlier_prompt_is_told_and_counts_as_missing(folder: Path) -> None:
+    small_dataset.change_prompts(folder, "b#0", "c#0", "j#0")  # j has no response yet
+    rows = read_planned(folder, 1)
+    assert rows["key"][rows["state"] == EARLIER].tolist() == ["b#0/0", "c#0/0"]
+    said = completion_takeaways.completion(rows, NOTHING)
+    assert said.startswith(
+        "Of 10 planned generations: 6 generated, 2 to an earlier prompt, 1 in flight at the stop, 1 rejected. Those to "
+        "an earlier prompt are rejected by stage 03 (prompt_changed); `rawtokens retry` with that reason has them "
+        "generated again. "
+    )
+    kept = rows.head(2)
+    said = completion_takeaways.completion(kept, NOTHING)
+    assert said.startswith(
+        "Of 2 planned generations: 1 generated, 1 to an earlier prompt. The one to an earlier prompt"
+    )
+    assert "Nothing is missing" not in said
+    said = completion_takeaways.completion(kept.tail(1), NOTHING)
+    assert said.startswith("Nothing is generated yet; of 1 planned generation: 1 to an earlier prompt. The one to")
+
+
+def test_prompt_ids_that_are_none_are_named_by_their_file(folder: Path) -> None:
+    with (folder / "raw_responses.jsonl").open("ab") as file:
+        file.write(b'{"key":"j#0/0","prompt_ids":[1,"2"],"output_ids":[]}\n')
+    with pytest.raises(InputError, match=r"raw_responses\.jsonl has prompt ids that are none"):
+        read_planned(folder, 1)
+
+
 def test_samples_of_a_prompt_are_planned_each(folder: Path) -> None:
     rows = read_planned(folder, 2)
     assert rows["key"].tolist()[:3] == ["a#0/0", "a#0/1", "b#0/0"]
     assert rows["state"].value_counts().to_dict() == {
         "generated": 8,
+        EARLIER: 0,
         "in flight at the stop": 1,
         "not asked": 10,
         "rejected": 1,
@@ -165,5 +195,5 @@ def test_later_stages_read_the_numbers(folder: Path) -> None:
     write_completion(folder, rows, output_lengths(rows, throughput.read_timings(folder), folder))
     found = read_completion(folder)
     assert found["planned"] == 10
-    assert found["states"] == {"generated": 8, "in flight at the stop": 1, "not asked": 0, "rejected": 1}
+    assert found["states"] == {"generated": 8, EARLIER: 0, "in flight at the stop": 1, "not asked": 0, "rejected": 1}
     assert set(found) == {"planned", "states", "largest_shift", "standardised_difference", "long_outputs"}

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import small_dataset
 from test_following import ROWS, Model, prepare, run, speak
 
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.fidelity.audit_rows import conversation_of, read_conversations
-from rawtokens.reporting.completion_bias import output_lengths, read_planned
+from rawtokens.reporting.completion_bias import EARLIER, output_lengths, read_planned
 from rawtokens.reporting.completion_takeaways import completion
 from rawtokens.reporting.throughput import read_timings
 from rawtokens.target.rendering import PromptOptions
@@ -148,6 +149,8 @@ def test_a_stopped_run_of_conversations_misses_those_that_go_on(target: Tokenize
     assert said.startswith("Of 4 planned conversations: " if over else "Nothing is generated yet; of 4 planned conv")
     run(stopped, target)
     assert (read_planned(stopped, 1)["state"] == "generated").all()
+    small_dataset.change_prompts(stopped, "b#0")
+    assert read_planned(stopped, 1)["state"].tolist() == ["generated", EARLIER, "generated", "generated"]
 
 
 def test_what_the_template_would_write_is_shown_beside_what_was_sent(target: Tokenizer, tmp_path: Path) -> None:

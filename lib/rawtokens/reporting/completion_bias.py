@@ -24,15 +24,18 @@ from ..journal import journal_paths, write_atomically
 from ..prompts import prompt_batches
 from ..records import Json
 from ..turns.endings import Standing, has_turns, standings
+from .earlier_prompts import answers_to_earlier_prompts
 
 Floats = npt.NDArray[np.float64]
 
-STATES = ("generated", "in flight at the stop", "not asked", "rejected")
+EARLIER = "to an earlier prompt"
+STATES = ("generated", EARLIER, "in flight at the stop", "not asked", "rejected")
 NEGLIGIBLE = 0.1
 """A standardised difference below this is commonly taken for none (Austin 2009, doi:10.1002/sim.3697)."""
 
 COMPLETION = "completion.json"
 PLACE = "mean place in the file (0 to 1)"
+_IN_FLIGHT = "in flight at the stop"
 _PARTS = 5
 _MOST_VALUES = 6
 
@@ -52,7 +55,8 @@ def read_planned(folder: Path, samples_per_prompt: int) -> pd.DataFrame:
     """Every planned generation, in the order of prompts.parquet, and whether it is there.
 
     Columns: key, prompt_tokens, thinking, template_kwargs (as JSON), tools (bool: has any), turn, place (in the file,
-    0 to 1), state (of STATES). Reads no ids. Raises InputError for a damaged file.
+    0 to 1), state (of STATES; EARLIER where the prompt was made anew since its response). Reads no output ids. Raises
+    InputError for a damaged file.
 
     Where every turn of conversations is generated, a row is a conversation by its first turn's key; it counts as
     generated where it is over.
@@ -71,24 +75,28 @@ def read_planned(folder: Path, samples_per_prompt: int) -> pd.DataFrame:
     rows["key"] = rows["key"].astype("str") + "/" + pd.Series(samples, dtype="str")
     known = KnownKeys.of(journal_paths(folder))
     rejected = {item.key for item in each_rejection(folder) if item.stage == "generate"}
+    earlier = answers_to_earlier_prompts(folder)
     if has_turns(folder):
         going = _in_flight(folder)
         found = standings(folder, samples_per_prompt, known, rejected)
-        rows["state"] = pd.Categorical([_state(item, going) for item in found], categories=STATES)
+        rows["state"] = pd.Categorical([_state(item, going, earlier) for item in found], categories=STATES)
         return rows
     there = known.contains_each(rows["key"].tolist())
-    states = np.where(rows["key"].isin(_in_flight(folder)), STATES[1], STATES[2])
-    states = np.where(rows["key"].isin(rejected), STATES[3], states)
-    rows["state"] = pd.Categorical(np.where(there, STATES[0], states), categories=STATES)
+    states = np.where(rows["key"].isin(_in_flight(folder)), _IN_FLIGHT, "not asked")
+    states = np.where(rows["key"].isin(rejected), "rejected", states)
+    states = np.where(there, np.where(rows["key"].isin(earlier), EARLIER, "generated"), states)
+    rows["state"] = pd.Categorical(states, categories=STATES)
     return rows
 
 
-def _state(conversation: Standing, in_flight: Container[str]) -> str:
+def _state(conversation: Standing, in_flight: Container[str], earlier: Container[str]) -> str:
+    if str(conversation.key) in earlier:
+        return EARLIER
     if conversation.rejected:
-        return STATES[3]
+        return "rejected"
     if conversation.over:
-        return STATES[0]
-    return STATES[1] if str(conversation.key._replace(turn=conversation.turns)) in in_flight else STATES[2]
+        return "generated"
+    return _IN_FLIGHT if str(conversation.key._replace(turn=conversation.turns)) in in_flight else "not asked"
 
 
 def output_lengths(rows: pd.DataFrame, timings: pd.DataFrame, folder: Path) -> Lengths:
@@ -96,7 +104,7 @@ def output_lengths(rows: pd.DataFrame, timings: pd.DataFrame, folder: Path) -> L
 
     What was in flight has reached its seconds times the median ids a second of those that ended.
     """
-    cut_off = set(rows["key"][rows["state"] == STATES[1]])
+    cut_off = set(rows["key"][rows["state"] == _IN_FLIGHT])
     seconds = np.array([age for key, age in _in_flight(folder).items() if key in cut_off], dtype="float64")
     generated = np.sort(timings["completion_tokens"].to_numpy("float64"))
     pace = float((timings["completion_tokens"] / timings["latency_s"].clip(1e-3)).median()) if len(timings) else 0.0

@@ -6,8 +6,8 @@ This module does not know whether that matters, only how large it is.
 import numpy as np
 import pandas as pd
 
-from .completion_bias import NEGLIGIBLE, PLACE, STATES, Lengths, bias_table, largest_shift, long_share
-from .wording import counted, duration
+from .completion_bias import EARLIER, NEGLIGIBLE, PLACE, STATES, Lengths, bias_table, largest_shift, long_share
+from .wording import counted, duration, either
 
 
 def completion(rows: pd.DataFrame, lengths: Lengths, *, unit: str = "generation") -> str:
@@ -22,8 +22,19 @@ def completion(rows: pd.DataFrame, lengths: Lengths, *, unit: str = "generation"
         return f"Nothing is missing: {there}."
     lost = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     if not counts[STATES[0]]:
-        return f"Nothing is generated yet; of {planned}: {lost}."
-    return f"Of {planned}: {lost}. {_shift(rows)}{_cut_off(lengths)}"
+        return f"Nothing is generated yet; of {planned}: {lost}.{_to_retry(counts[EARLIER])}"
+    return f"Of {planned}: {lost}.{_to_retry(counts[EARLIER])} {_shift(rows)}{_cut_off(lengths)}"
+
+
+def _to_retry(earlier: int) -> str:
+    """What becomes of responses whose prompt was made anew since; they stand in the journal, so no run asks again."""
+    if not earlier:
+        return ""
+    subject, them = either(earlier, "The one", "Those"), either(earlier, "it", "them")
+    return (
+        f" {subject} to an earlier prompt {either(earlier, 'is', 'are')} rejected by stage 03 (prompt_changed); "
+        f"`rawtokens retry` with that reason has {them} generated again."
+    )
 
 
 def _shift(rows: pd.DataFrame) -> str:
@@ -50,7 +61,7 @@ def _cut_off(lengths: Lengths) -> str:
         return ""
     return (
         f" What was in flight at the stop ({len(lengths.reached):,}) had been for "
-        f"{duration(float(np.median(lengths.seconds)))} in the median, at least {long.ids:,.0f} ids at the pace of "
-        f"the others: {long.generated:.1%} of the generated outputs are longer, and an estimated {long.estimated:.1%} "
-        "of all."
+        f"{duration(float(np.median(lengths.seconds)))} in the median, at least {counted(round(long.ids), 'id')} at "
+        f"the pace of the others: {long.generated:.1%} of the generated outputs are longer, and an estimated "
+        f"{long.estimated:.1%} of all."
     )

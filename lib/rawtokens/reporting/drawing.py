@@ -24,7 +24,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from .figure_titles import TITLES
-from .wording import in_short
+from .wording import counted, either, in_short
 
 STYLE = Path(__file__).with_name("rawtokens.mplstyle")
 BLUE, ORANGE, RED, PINK, OLIVE, SKY, GREY = "#1845fb", "#ff5e02", "#c91f16", "#c849a9", "#adad7d", "#86c8dd", "#656364"
@@ -42,6 +42,7 @@ COLOURS = {
     "stop id": PINK,
     "generated": BLUE,
     "estimated": ORANGE,
+    "to an earlier prompt": PINK,
     "in flight at the stop": ORANGE,
     "rejected": RED,
     "opened": BLUE,
@@ -112,7 +113,8 @@ def length_histogram(groups: Mapping[str, Values], xlabel: str, *, nothing: str,
     drawn = {name: lengths[lengths > 0] for name, lengths in groups.items() if len(lengths)}
     positive = every[every > 0]
     if not len(positive):
-        return nothing_to_draw(f"{nothing}: {len(every):,} rows have 0 ids" if len(every) else nothing)
+        empty = f"{counted(len(every), 'row')} {either(len(every), 'has', 'have')} 0 ids"
+        return nothing_to_draw(f"{nothing}: {empty}" if len(every) else nothing)
     axes = axes or new_axes()[1]
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)

@@ -12,18 +12,21 @@ FEW = 10
 """Below this many values there is no distribution to speak of; a sentence then names the values."""
 
 
-def lengths_in_words(lengths: "pd.Series", one: str, many: str, unit: str) -> str:
-    """The distribution of whole lengths: a row is called `one`, rows `many`, and what is counted `unit`."""
+def lengths_in_words(lengths: "pd.Series", one: str, many: str, unit: str, *, where: str = "") -> str:
+    """The distribution of whole lengths: a row is called `one`, rows `many`, and one of what is counted `unit`.
+
+    `where` stands behind the unit: ` before the closer`.
+    """
     if lengths.empty:
         return f"There are no {many}."
     if len(lengths) == 1:
-        return f"There is one {one}, with {int(lengths.iloc[0]):,} {unit}."
+        return f"There is one {one}, with {counted(int(lengths.iloc[0]), unit)}{where}."
     if len(lengths) < FEW:
         values = ", ".join(f"{int(value):,}" for value in sorted(lengths))
-        return f"Only {len(lengths)} {many}, too few for a distribution: {values} {unit}."
+        return f"Only {len(lengths)} {many}, too few for a distribution: {values} {unit}s{where}."
     low, middle, high = (float(lengths.astype("float64").quantile(share)) for share in (0.1, 0.5, 0.9))
     return (
-        f"Half of {len(lengths):,} {many} have at most {in_short(middle)} {unit}; "
+        f"Half of {len(lengths):,} {many} have at most {in_short(middle)} {unit}{either(middle, '', 's')}{where}; "
         f"eight in ten lie between {low:,.0f} and {high:,.0f}, the longest has {int(lengths.max()):,}."
     )
 
@@ -35,7 +38,12 @@ def in_short(value: float) -> str:
 
 def counted(number: int, what: str) -> str:
     """`1 id`, `1,002 ids`."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+    return f"{number:,} {what}{either(number, '', 's')}"
+
+
+def either(number: float, one: str, many: str) -> str:
+    """The form of a word that goes with a number: `one` with 1, `many` with any other."""
+    return one if number == 1 else many
 
 
 def share_of_rows(part: int, whole: int) -> str:
