@@ -10,7 +10,7 @@ from small_dataset import response, write_lines
 
 from rawtokens.errors import InputError
 from rawtokens.records import VERIFIED_SCHEMA
-from rawtokens.reporting import takeaways, throughput, token_statistics
+from rawtokens.reporting import display, takeaways, throughput, token_statistics
 from rawtokens.reporting.wording import in_short
 
 SENTENCES = (
@@ -145,10 +145,14 @@ def test_every_output_id_stands_in_one_segment(rows: pd.DataFrame) -> None:
 
 
 def test_rejected_rows_are_counted_by_stage_and_reason(folder: Path, tmp_path: Path) -> None:
-    assert token_statistics.rejection_table(folder).to_dict("records") == [
-        {"stage": "tokenize", "reason": "template_error", "rows": 1, "first key": "z#0", "detail": "no messages"},
-        {"stage": "generate", "reason": "count_mismatch", "rows": 1, "first key": "i#0/0", "detail": "five tries"},
+    table = token_statistics.rejection_table(folder)
+    assert list(table.columns) == ["stage", "reason", "rows", "first line", "first key", "detail"]
+    assert table.fillna("").to_numpy().tolist() == [
+        ["tokenize", "template_error", 1, "11", "z#0", "no messages"],
+        ["generate", "count_mismatch", 1, "", "i#0/0", "five tries"],
     ]
+    html = display.table_html(table, caption="a")
+    assert ("<td>11</td>" in html, ">–</td>" in html) == (True, True)
     assert token_statistics.rejection_table(tmp_path / "nothing").empty
 
 

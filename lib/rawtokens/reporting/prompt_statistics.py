@@ -23,17 +23,8 @@ _OUTCOMES = {IN_TEXT: "rows kept", AS_TEXT: "rows as text"}
 
 
 def rejected_table(folder: Path) -> pd.DataFrame:
-    """Rows that became no prompt, by reason: columns reason, rows, first line, first key, detail (of the first).
-
-    A line is that of the prompt file, as text: it is a name, not an amount.
-    """
-    lines: dict[str, int | None] = {}
-    for rejection in each_rejection(folder):
-        if rejection.stage == "tokenize":
-            lines.setdefault(rejection.reason, rejection.line)
-    table = rejection_table(folder, stage="tokenize").drop(columns="stage")
-    table.insert(2, "first line", [str(lines[reason]) for reason in table["reason"]])
-    return table
+    """Rows that became no prompt: `token_statistics.rejection_table` of stage 01, without the stage."""
+    return rejection_table(folder, stage="tokenize").drop(columns="stage")
 
 
 def notice_table(folder: Path) -> pd.DataFrame:

@@ -151,9 +151,10 @@ def segment_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rejection_table(folder: Path, *, stage: Stage | None = None) -> pd.DataFrame:
-    """Rejected rows by stage and reason: columns stage, reason, rows, first key, detail (of the first).
+    """Rejected rows by stage and reason: columns stage, reason, rows, first line, first key, detail (of the first).
 
-    Of one `stage`, or of all. Read one at a time: a file of a million rows may be rejected whole.
+    Of one `stage`, or of all. A line is that of the prompt file, as text: it is a name, not an amount; generations have
+    none. Read one at a time: a file of a million rows may be rejected whole.
     """
     counts: dict[tuple[str, str], int] = {}
     first: dict[tuple[str, str], Rejection] = {}
@@ -162,8 +163,11 @@ def rejection_table(folder: Path, *, stage: Stage | None = None) -> pd.DataFrame
             kind = (rejection.stage, rejection.reason)
             counts[kind] = counts.get(kind, 0) + 1
             first.setdefault(kind, rejection)
-    lines = [(*kind, count, first[kind].key, first[kind].detail) for kind, count in counts.items()]
-    return pd.DataFrame(lines, columns=["stage", "reason", "rows", "first key", "detail"])
+    lines = [
+        (*kind, count, None if (line := first[kind].line) is None else str(line), first[kind].key, first[kind].detail)
+        for kind, count in counts.items()
+    ]
+    return pd.DataFrame(lines, columns=["stage", "reason", "rows", "first line", "first key", "detail"])
 
 
 def summary(
