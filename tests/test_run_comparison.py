@@ -179,7 +179,7 @@ def test_greedy_answers_are_compared_by_key_and_prompt_ids(runs: tuple[Path, Pat
     assert dict(zip(found.part_keys, found.parted.tolist(), strict=True)) == {"a#0/0": 4, "b#0/0": 6, "f#0/0": 3}
     assert list(greedy_answers.agreement_table({"B": found}).loc["B"]) == pytest.approx([7, 1, 6, 2, 2 / 6, 1, 3, 4])
     assert comparison_takeaways.agreement({"B": found}, 1) == (
-        "7 keys are in both, 1 of them with other prompt ids; 2 of 6 answers are identical id by id, 1 more are the "
+        "7 keys are in both, 1 of them with other prompt ids; 2 of 6 answers are identical id by id, 1 more is the "
         "same up to the limit that cut one of them; 3 differ, first at id 5 in the median and at 4 at the earliest."
     )
 

@@ -6,7 +6,7 @@ This module does not know whether a rate is good or bad, only what it means for 
 import pandas as pd
 
 from ..reporting.decoded import Decoder
-from ..reporting.wording import counted
+from ..reporting.wording import counted, either
 from .audit_records import Audits, Rate
 from .replay import TIE
 from .replay_losses import Change
@@ -66,8 +66,10 @@ def replay(audits: Audits) -> str:
     echo, near = found.rates["ids_echoed_differently"], found.rates["ids_within_the_likeliest"]
     echoed = "named every id as it was sent" if not echo.count else f"named {_of(echo, 'id')} differently"
     masked = found.rates["ids_masked_by_the_server"].count
-    echoed += f" (but for {masked:,} times the vocabulary's last id, which it shows as 0)" if masked else ""
-    text = f"The server {echoed}. The {found.ids:,} ids of {counted(found.rows, 'row')} drawn have a log-likelihood of "
+    echoed += f" (but for {counted(masked, 'time')} the vocabulary's last id, which it shows as 0)" if masked else ""
+    have = either(found.ids, "has", "have")
+    text = f"The server {echoed}. The {counted(found.ids, 'id')} of {counted(found.rows, 'row')} drawn {have} a "
+    text += "log-likelihood of "
     text += (
         f"{found.log_likelihood:.3f} nats an id on average; {near.share:.1%} are the likeliest or within {TIE} of it"
     )

@@ -29,6 +29,7 @@ from .greedy_answers import Agreement
 from .run_comparison import Sample, share_table
 from .token_statistics import SHAPES, VERDICTS, thinking_rows
 from .truncation import thinking_curve
+from .wording import counted
 
 
 @titled
@@ -98,7 +99,8 @@ def first_differences(found: Mapping[str, Agreement]) -> Figure:
     parted = np.concatenate([each.parted for each in found.values()]) if found else np.zeros(0)
     if not len(parted):
         compared = sum(each.keys - each.other_prompts for each in found.values())
-        return nothing_to_draw(f"none of {compared:,} answers differs" if compared else "no answer can be compared")
+        none = f"none of {counted(compared, 'answer')} differs"
+        return nothing_to_draw(none if compared else "no answer can be compared")
     places = parted.astype("float64") + 1
     return length_histogram({"": places}, "first id that differs, counted from 1 (log scale)", nothing="")
 

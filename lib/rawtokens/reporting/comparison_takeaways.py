@@ -11,7 +11,7 @@ import pandas as pd
 from .greedy_answers import Agreement
 from .run_comparison import FEWEST, Sample, lengths_of, share_table
 from .token_statistics import SHAPES, VERDICTS
-from .wording import FEW, counted, in_short
+from .wording import FEW, counted, either, in_short
 
 NOTHING_IN_COMMON = "There are no two runs with a data set in common"
 
@@ -40,7 +40,8 @@ def reasoning(samples: Mapping[str, Sample]) -> str:
         return f"Fewer than two have {FEW} rows that think, so their thinking is not compared."
     longest, shortest = max(medians, key=medians.__getitem__), min(medians, key=medians.__getitem__)
     return (
-        f"The median of reasoning is longest in {longest} ({in_short(medians[longest])} ids) and shortest in "
+        f"The median of reasoning is longest in {longest} ({in_short(medians[longest])} "
+        f"{either(medians[longest], 'id', 'ids')}) and shortest in "
         f"{shortest} ({in_short(medians[shortest])})."
     )
 
@@ -52,7 +53,8 @@ def differences(table: pd.DataFrame, pairs: int) -> str:
     if table.empty:
         return f"No data set has {FEWEST} rows or more of a kind in both runs, so no medians are compared."
     clear = table[(table["low"] > 0) | (table["high"] < 0)]
-    text = f"Of {len(table):,} differences of medians {len(clear):,} have a 95 % interval without 0"
+    have = either(len(clear), "has", "have")
+    text = f"Of {counted(len(table), 'difference')} of medians {len(clear):,} {have} a 95 % interval without 0"
     if clear.empty:
         return f"{text}: none of them is more than chance would bring."
     most = clear.iloc[int((clear["difference"] / clear["first"].clip(lower=1)).abs().to_numpy().argmax())]
@@ -70,7 +72,8 @@ def settings(table: pd.DataFrame, pairs: int) -> str:
         return "The manifests of the two runs do not differ in any setting."
     names = list(table["setting"].unique())
     more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
-    return f"{len(names):,} setting{'s differ' if len(names) > 1 else ' differs'}: {', '.join(names[:8])}{more}."
+    differ = either(len(names), "differs", "differ")
+    return f"{counted(len(names), 'setting')} {differ}: {', '.join(names[:8])}{more}."
 
 
 def agreement(found: Mapping[str, Agreement], pairs: int) -> str:
@@ -80,21 +83,22 @@ def agreement(found: Mapping[str, Agreement], pairs: int) -> str:
     if not found:
         return "Answers are not compared id by id: no data set was generated at temperature 0 by both runs."
     keys, other = sum(each.keys for each in found.values()), sum(each.other_prompts for each in found.values())
-    text = f"{counted(keys, 'key')} {'is' if keys == 1 else 'are'} in both"
+    text = f"{counted(keys, 'key')} {either(keys, 'is', 'are')} in both"
     text += f", {other:,} of them with other prompt ids" if other else ""
     compared = keys - other
     if not compared:
         return f"{text}; no answer can be compared."
     same = sum(each.identical for each in found.values())
     share = f" ({same / compared:.1%})" if compared >= FEW else ""
-    text += f"; {same:,} of {counted(compared, 'answer')}{share} {'is' if same == 1 else 'are'} identical id by id"
+    text += f"; {same:,} of {counted(compared, 'answer')}{share} {either(same, 'is', 'are')} identical id by id"
     cut = sum(each.cut_short for each in found.values())
-    text += f", {cut:,} more are the same up to the limit that cut one of them" if cut else ""
+    text += f", {cut:,} more {either(cut, 'is', 'are')} the same up to the limit that cut one of them" if cut else ""
     parted = np.concatenate([each.parted for each in found.values()])
     if not len(parted):
         return f"{text}."
+    differ = either(len(parted), "differs", "differ")
     return (
-        f"{text}; {len(parted):,} differ, first at id {np.median(parted) + 1:,.0f} in the median and at "
+        f"{text}; {len(parted):,} {differ}, first at id {np.median(parted) + 1:,.0f} in the median and at "
         f"{parted.min() + 1:,} at the earliest."
     )
 

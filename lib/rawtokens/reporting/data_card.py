@@ -26,7 +26,7 @@ from ..records import Json, Stage
 from ..runs import read_manifest
 from .reports import write_page
 from .safe_html import prose_html
-from .wording import in_short
+from .wording import counted, either, in_short
 
 CARD = "data_card.md"
 CARD_PAGE = "data_card.html"
@@ -115,7 +115,7 @@ def data_card(folder: Path, dataset: str, *, exported: Exported | None = None) -
         front_matter=_front_matter(dataset, rows, splits, manifest),
         name=dataset,
         model=manifest.get("model") or manifest.get("tokenizer"),
-        responses=f"{numbers['generated']:,}",
+        responses=counted(int(str(numbers["generated"])), "response"),
         captured=_table(["what", "value"], [[words, _code(value)] for words, value in shown.items()]),
         fingerprint=manifest["fingerprint"],
         sampling=_table(["setting", "value"], [[name, _code(value)] for name, value in sampling.items()]),
@@ -222,7 +222,9 @@ def _completion(numbers: Mapping[str, Json]) -> str:
     if not isinstance(found, Mapping) or found.get("planned") == numbers["generated"]:
         return ""
     shift = found.get("standardised_difference")
-    text = f"{numbers['generated']:,} of {found.get('planned'):,} planned responses are here. Long ones are lost first"
+    there, planned = int(str(numbers["generated"])), int(str(found.get("planned")))
+    are = either(there, "is", "are")
+    text = f"{there:,} of {counted(planned, 'planned response')} {are} here. Long ones are lost first"
     if isinstance(shift, int | float):
         text += f"; the largest difference to the plan is in {found.get('largest_shift')}: {shift:.2f} deviations"
     return f"{text}."

@@ -6,7 +6,7 @@ This module does not know whether a number is good or bad, only what it means fo
 import pandas as pd
 
 from ..prompts import FileCounts
-from .wording import counted, share_of_rows
+from .wording import counted, either, share_of_rows
 
 
 def rows_in(counts: FileCounts) -> str:
@@ -41,7 +41,7 @@ def control_tokens(found: pd.DataFrame, choice: str) -> str:
     }[choice]
     most = found.iloc[0]
     return (
-        f"{len(found):,} control token{'s' * (len(found) != 1)} came from rows' own texts, most often {most['token']} "
+        f"{counted(len(found), 'control token')} came from rows' own texts, most often {most['token']} "
         f"({most['occurrences']:,}); with control_tokens={choice} {done}."
     )
 
@@ -50,10 +50,15 @@ def prompt_modes(modes: pd.DataFrame) -> str:
     """What the rendered prompts ask for, and how near a mix came to what was wanted, from `mode_table`."""
     if not modes["rows"].sum():
         return "There are no prompts."
-    words = {"opened": "end inside thinking", "off": "begin without thinking", "by_model": "leave it to the model"}
+    words = {
+        "opened": ("ends inside thinking", "end inside thinking"),
+        "off": ("begins without thinking", "begin without thinking"),
+        "by_model": ("leaves it to the model", "leave it to the model"),
+    }
     counts = modes[modes["thinking"] != ""].groupby("thinking")["rows"].sum()
     total = int(modes["rows"].sum())
-    parts = [f"{share_of_rows(int(counts[name]), total)} {text}" for name, text in words.items() if name in counts]
+    found = {name: int(counts[name]) for name in words if name in counts}
+    parts = [f"{share_of_rows(count, total)} {either(count, *words[name])}" for name, count in found.items()]
     text = f"{'; '.join(parts)}."
     mixed = modes.drop_duplicates("template arguments").dropna(subset="wanted share")
     if len(mixed) < 2:

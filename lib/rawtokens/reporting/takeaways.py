@@ -14,18 +14,19 @@ from .throughput import busy_intervals, cached_share
 from .token_statistics import NO_REASON, closer_shares, reason_table, segment_table, thinking_rows
 from .truncation import FEWEST, estimate, more_rows
 from .vocabulary_coverage import IdCounts, coverage_curve, distinct
-from .wording import duration, lengths_in_words, of_only, share_of_rows
+from .wording import counted, duration, either, lengths_in_words, of_only, share_of_rows
 
 
 def reasoning_length(rows: pd.DataFrame) -> str:
     """How long reasoning is, and how much of that is only a lower bound."""
     thinking = thinking_rows(rows)
     cut = int((thinking["shape"] == "truncated_in_thinking").sum())
-    text = lengths_in_words(thinking["reasoning_tokens"], "row that thinks", "rows that think", "reasoning ids")
+    text = lengths_in_words(thinking["reasoning_tokens"], "row that thinks", "rows that think", "reasoning id")
     if not cut:
         return text
     bound = "the true median is not known" if cut * 2 >= len(thinking) else "the median holds, the tail is longer"
-    return f"{text} {share_of_rows(cut, len(thinking))} were cut while thinking and count with that length: {bound}."
+    many = either(cut, "was cut while thinking and counts", "were cut while thinking and count")
+    return f"{text} {share_of_rows(cut, len(thinking))} {many} with that length: {bound}."
 
 
 def truncation(rows: pd.DataFrame) -> str:
@@ -33,7 +34,8 @@ def truncation(rows: pd.DataFrame) -> str:
     found = estimate(rows)
     if found is None:
         return "No row was cut while thinking." if len(thinking_rows(rows)) else "No row thinks, so none was cut at it."
-    text = f"{share_of_rows(found.cut, found.thinking)} were cut while thinking, at {found.limit:,} ids"
+    were = either(found.cut, "was", "were")
+    text = f"{share_of_rows(found.cut, found.thinking)} {were} cut while thinking, at {counted(found.limit, 'id')}"
     text += f", {found.loops:,} of them in a loop" if found.loops else ""
     text += f"; {found.elsewhere:,} more at another length" if found.elsewhere else ""
     left = found.cut - found.loops
@@ -41,7 +43,8 @@ def truncation(rows: pd.DataFrame) -> str:
         return f"{text}. A larger limit closes no loop."
     if found.low is None or found.high is None:
         return (
-            f"{text}. Only {found.half:,} rows without a loop were still thinking at half of that; of fewer than "
+            f"{text}. Only {counted(found.half, 'row')} without a loop {either(found.half, 'was', 'were')} still "
+            f"thinking at half of that; of fewer than "
             f"{FEWEST} nothing is said about a larger limit."
         )
     low, high = more_rows(found)
@@ -56,7 +59,7 @@ def truncation(rows: pd.DataFrame) -> str:
 def closer_position(rows: pd.DataFrame) -> str:
     """Where the answer starts."""
     return lengths_in_words(
-        rows["closer_position"].dropna(), "row with a closer", "rows with a closer", "ids before the closer"
+        rows["closer_position"].dropna(), "row with a closer", "rows with a closer", "id", where=" before the closer"
     )
 
 
@@ -77,23 +80,24 @@ def answer_length(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "No row was generated."
     answers = rows["answer_tokens"][rows["answer_tokens"] > 0]
-    text = lengths_in_words(answers, "row with an answer", "rows with an answer", "answer ids")
-    return f"{text} {share_of_rows(len(rows) - len(answers), len(rows))} have none."
+    text = lengths_in_words(answers, "row with an answer", "rows with an answer", "answer id")
+    none = len(rows) - len(answers)
+    return f"{text} {share_of_rows(none, len(rows))} {either(none, 'has', 'have')} none."
 
 
 def output_length(rows: pd.DataFrame) -> str:
     """How long outputs are, and how many ran into the limit."""
     cut = rows[rows["finish_reason"] == "length"]["output_tokens"]
-    text = lengths_in_words(rows["output_tokens"], "row", "rows", "output ids")
+    text = lengths_in_words(rows["output_tokens"], "row", "rows", "output id")
     if cut.empty:
         return f"{text} None reached the length limit." if len(rows) else text
-    at = f"{cut.min():,}" if cut.min() == cut.max() else f"{cut.min():,} to {cut.max():,}"
-    return f"{text} {share_of_rows(len(cut), len(rows))} were cut by the length limit, at {at} ids."
+    at = counted(cut.min(), "id") if cut.min() == cut.max() else f"{cut.min():,} to {cut.max():,} ids"
+    return f"{text} {_cut_by_the_limit(len(cut), len(rows))}, at {at}."
 
 
 def prompt_length(prompts: pd.DataFrame) -> str:
     """How long prompts are."""
-    return lengths_in_words(prompts["prompt_tokens"], "prompt", "prompts", "ids")
+    return lengths_in_words(prompts["prompt_tokens"], "prompt", "prompts", "id")
 
 
 def shapes(rows: pd.DataFrame) -> str:
@@ -102,10 +106,11 @@ def shapes(rows: pd.DataFrame) -> str:
         return "No row was generated."
     counts = rows["shape"].value_counts()
     if counts.get("thinking_off", 0) == len(rows):
-        return f"None of {len(rows):,} rows thinks: the prompt asks for no thinking, or the model knows none."
+        return f"None of {counted(len(rows), 'row')} thinks: the prompt asks for no thinking, or the model knows none."
     others = counts.drop("closed", errors="ignore")
-    closed = share_of_rows(int(counts.get("closed", 0)), len(rows))
-    text = f"{closed} are closed: thinking, closer, an answer or tool calls"
+    closed = int(counts.get("closed", 0))
+    are = either(closed, "is", "are")
+    text = f"{share_of_rows(closed, len(rows))} {are} closed: thinking, closer, an answer or tool calls"
     if others.empty:
         return f"{text}; there is no other shape."
     return f"{text}; the most frequent other shape is {others.index[0]} ({others.iloc[0]:,})."
@@ -116,9 +121,9 @@ def verdict_reasons(rows: pd.DataFrame) -> str:
     if rows.empty:
         return "No row was verified."
     verdicts = rows["verdict"].value_counts()
-    flagged, rejected = int(verdicts.get("flag", 0)), int(verdicts.get("reject", 0))
-    accepted = share_of_rows(int(verdicts.get("accept", 0)), len(rows))
-    text = f"{accepted} are accepted, {flagged:,} flagged, {rejected:,} rejected"
+    accepted, flagged, rejected = (int(verdicts.get(name, 0)) for name in ("accept", "flag", "reject"))
+    are = either(accepted, "is", "are")
+    text = f"{share_of_rows(accepted, len(rows))} {are} accepted, {flagged:,} flagged, {rejected:,} rejected"
     reasons = reason_table(rows).drop(index=NO_REASON, errors="ignore")
     if reasons.empty:
         return f"{text}; no row carries a reason."
@@ -132,7 +137,7 @@ def segments(rows: pd.DataFrame) -> str:
         return "There are no output ids."
     names = [("reasoning", "reasoning"), ("answer", "answer"), ("tool calls", "tool calls")]
     parts = [f"{total[column] / total['ids']:.0%} {name}" for column, name in names]
-    return f"Of {total['ids']:,} output ids {', '.join(parts)}; the rest are closers and stop ids."
+    return f"Of {counted(int(total['ids']), 'output id')} {', '.join(parts)}; the rest are closers and stop ids."
 
 
 def tool_calls(rows: pd.DataFrame) -> str:
@@ -142,9 +147,10 @@ def tool_calls(rows: pd.DataFrame) -> str:
     calls = rows["tool_calls"]
     calling = calls[calls > 0]
     if calling.empty:
-        return f"None of {len(rows):,} rows calls a tool."
+        return f"None of {counted(len(rows), 'row')} calls a tool."
     return (
-        f"{share_of_rows(len(calling), len(rows))} call tools: {calling.sum():,} calls, "
+        f"{share_of_rows(len(calling), len(rows))} {either(len(calling), 'calls', 'call')} tools: "
+        f"{counted(int(calling.sum()), 'call')}, "
         f"at most {calling.max():,} in one response{of_only(len(calling))}."
     )
 
@@ -156,7 +162,7 @@ def ids_per_second(timings: pd.DataFrame, line: pd.DataFrame) -> str:
     seconds = float(line["width_s"].sum())
     ids = int(timings["completion_tokens"].sum())
     return (
-        f"{ids:,} ids came in {duration(seconds)}: {ids / seconds:,.0f} a second on average, "
+        f"{counted(ids, 'id')} came in {duration(seconds)}: {ids / seconds:,.0f} a second on average, "
         f"{line['ids_per_second'].max():,.0f} in the best {duration(float(line['width_s'].iloc[0]))}.{_idle(timings)}"
     )
 
@@ -192,11 +198,12 @@ def cache_hits(timings: pd.DataFrame) -> str:
         return "No response is on record, so nothing is known of the prefix cache."
     cached, whole = int(timings["cached_tokens"].sum()), int(timings["prompt_tokens"].sum())
     if not cached:
-        return f"None of {whole:,} prompt ids came from a prefix cache: it is off, or no two prompts begin alike."
+        none = f"None of {counted(whole, 'prompt id')} came from a prefix cache"
+        return f"{none}: it is off, or no two prompts begin alike."
     rows = int((timings["cached_tokens"] > 0).sum())
     return (
-        f"Of {whole:,} prompt ids the servers had {cached:,} ({cached_share(timings):.1%}) in their prefix cache; "
-        f"{share_of_rows(rows, len(timings))} had some of theirs there."
+        f"Of {counted(whole, 'prompt id')} the servers had {cached:,} ({cached_share(timings):.1%}) in their prefix "
+        f"cache; {share_of_rows(rows, len(timings))} had some of theirs there."
     )
 
 
@@ -206,7 +213,9 @@ def coverage(found: IdCounts) -> str:
     if not different:
         return "No row that is not rejected has output ids."
     line = coverage_curve(found).set_index("ids").loc[32_000]
-    text = f"{int(found.total.sum()):,} output ids (without rejected rows) hold {different:,} different ones"
+    ids = int(found.total.sum())
+    holds = either(ids, "holds", "hold")
+    text = f"{counted(ids, 'output id')} (without rejected rows) {holds} {counted(different, 'different one')}"
     elsewhere = ""
     if not np.isnan(line["other half"]):
         elsewhere = (
@@ -225,8 +234,8 @@ def finish_reasons(timings: pd.DataFrame) -> str:
     cut, again = int((timings["finish_reason"] == "length").sum()), int((timings["attempt"] > 1).sum())
     whole, cached = int(timings["prompt_tokens"].sum()), int(timings["cached_tokens"].sum())
     return (
-        f"{share_of_rows(cut, len(timings))} were cut by the length limit, {again:,} came at a later try; of {whole:,} "
-        f"prompt ids the servers had {cached:,} ({cached / max(1, whole):.1%}) in their prefix cache."
+        f"{_cut_by_the_limit(cut, len(timings))}, {again:,} came at a later try; of {counted(whole, 'prompt id')} "
+        f"the servers had {cached:,} ({cached / max(1, whole):.1%}) in their prefix cache."
     )
 
 
@@ -235,7 +244,13 @@ def failures(counts: Mapping[str, int]) -> str:
     if not counts:
         return "No request failed."
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
-    return f"{sum(counts.values()):,} requests failed and were tried again or rejected: {reasons}."
+    failed = sum(counts.values())
+    were = either(failed, "was", "were")
+    return f"{counted(failed, 'request')} failed and {were} tried again or rejected: {reasons}."
+
+
+def _cut_by_the_limit(cut: int, rows: int) -> str:
+    return f"{share_of_rows(cut, rows)} {either(cut, 'was', 'were')} cut by the length limit"
 
 
 def _idle(timings: pd.DataFrame) -> str:

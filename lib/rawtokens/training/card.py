@@ -11,7 +11,7 @@ from ..records import Json
 from ..reporting.data_card import Exported, data_card
 from ..reporting.wording import counted
 from ..runs import read_manifest
-from .manifest import ExportedFormat
+from .manifest import ExportedFile, ExportedFormat
 
 _LOADED = ("parquet", "specforge", "speculators", "arrow")
 """Formats that `datasets` loads by itself, best first; a hub data set's splits are of one of them."""
@@ -82,9 +82,13 @@ def _format_text(entry: ExportedFormat) -> str:
         "held out": f"{entry.counts['held_out']:,}",
         **{f"left out: {reason}": f"{count:,}" for reason, count in entry.left_out.items()},
         **{f"ids: {label}": f"{count:,}" for label, count in entry.ids.items()},
-        **{f"`{file.name}`": f"{file.rows:,} rows, {file.ids:,} ids, {file.bytes:,} bytes" for file in entry.files},
+        **{f"`{file.name}`": _file_text(file) for file in entry.files},
     }
     return f"### {entry.format}\n\n{_table(rows)}"
+
+
+def _file_text(file: ExportedFile) -> str:
+    return f"{counted(file.rows, 'row')}, {counted(file.ids, 'id')}, {counted(file.bytes, 'byte')}"
 
 
 def _table(rows: Mapping[str, str]) -> str:

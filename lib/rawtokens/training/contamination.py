@@ -18,7 +18,7 @@ from ..conversations import read_conversations
 from ..errors import InputError
 from ..journal import write_atomically
 from ..records import Conversation
-from ..reporting.wording import counted
+from ..reporting.wording import counted, either
 from ..response_checks.response_columns import IdLists
 from .manifest import TRAINING
 from .rows import TrainingRows
@@ -145,9 +145,10 @@ def contamination_takeaway(found: Sequence[Overlap]) -> str:
     if not found:
         return "No evaluation prompts are given; name their files under training.evaluation_prompts."
     return " ".join(
-        f"{overlap.file}: {overlap.overlapping:,} of {counted(overlap.prompts, 'prompt')} share {overlap.n} ids in a "
-        f"row with {counted(overlap.rows, 'training row')}, {overlap.mostly:,} of them half of what they have; "
-        f"{overlap.too_short:,} are too short to tell."
+        f"{overlap.file}: {overlap.overlapping:,} of {counted(overlap.prompts, 'prompt')} "
+        f"{either(overlap.overlapping, 'shares', 'share')} {counted(overlap.n, 'id')} in a row "
+        f"with {counted(overlap.rows, 'training row')}, {overlap.mostly:,} of them half of what they have; "
+        f"{overlap.too_short:,} {either(overlap.too_short, 'is', 'are')} too short to tell."
         for overlap in found
     )
 

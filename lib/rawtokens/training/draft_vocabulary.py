@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..journal import write_atomically
+from ..reporting.wording import counted, either
 from .loss_report import PARTS
 from .manifest import TRAINING
 from .masks import MASKS
@@ -108,8 +109,10 @@ def coverage_takeaway(counts: IdCounts, size: int) -> str:
     line = coverage_table(counts, (size,)).iloc[0]
     parts = ", ".join(f"{name.replace('_', ' ')} {line[name]:.2%}" for name in PARTS if not np.isnan(line[name]))
     unseen = "" if np.isnan(line[HELD_OUT]) else f"; {line[HELD_OUT]:.2%} of the held-out rows' ids"
+    different = int((counts.total > 0).sum())
     return (
-        f"{int((counts.total > 0).sum()):,} different ids are trained on. A draft vocabulary of {int(line['ids']):,} "
+        f"{counted(different, 'different id')} {either(different, 'is', 'are')} trained on. A draft "
+        f"vocabulary of {int(line['ids']):,} "
         f"covers {line['all']:.2%} of their occurrences ({parts}){unseen}."
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from ..reporting.wording import counted, either
 from .manifest import ExportedFormat
 
 ID_BYTES = 4
@@ -49,10 +50,10 @@ def cost_takeaway(exports: Sequence[ExportedFormat], *, hidden_size: int, ids_pe
         return "There is no row to train on."
     states = train * hidden_state_bytes(hidden_size)
     text = (
-        f"{train:,} ids of the train split are {_size(train * ID_BYTES)} as int32. Their hidden states "
-        f"({hidden_state_bytes(hidden_size):,} bytes an id at a hidden size of {hidden_size:,}) would be "
-        f"{_size(states)} on the disk; trainers that make them on the way (SpecForge online, TorchSpec) send every id "
-        "through the target once an epoch instead"
+        f"{counted(train, 'id')} of the train split {either(train, 'is', 'are')} {_size(train * ID_BYTES)} as int32. "
+        f"Their hidden states ({hidden_state_bytes(hidden_size):,} bytes an id at a hidden size of {hidden_size:,}) "
+        f"would be {_size(states)} on the disk; trainers that make them on the way (SpecForge online, TorchSpec) send "
+        "every id through the target once an epoch instead"
     )
     if ids_per_second > 0:
         text += f", {train / ids_per_second / 3600:,.1f} hours at {ids_per_second:,.0f} ids a second"

@@ -18,6 +18,7 @@ from ..errors import InputError, RunStopped
 from ..journal import write_atomically
 from ..locking import lock
 from ..markers import Markers
+from ..reporting.wording import counted
 from .checksums import Checksums, IdTexts, journal_checksums, mask_checksums
 from .columnar_files import ARROW, PARQUET
 from .contamination import CONTAMINATION
@@ -261,5 +262,5 @@ def _remove(earlier: Path) -> None:
 def _shards_in_words(form: Format, shards: Shards) -> str:
     largest = max((file.ids for file in shards.files), default=0) * form.ram_bytes
     size = f"{largest / 1e9:,.1f} GB" if largest >= 1e9 else f"{largest / 1e6:,.1f} MB"
-    files = "1 file" if len(shards.files) == 1 else f"{len(shards.files):,} files"
+    files = counted(len(shards.files), "file")
     return f"{form.name}: {files}, at most {size} of RAM to read one ({form.ram_bytes:g} bytes an id)"

@@ -41,7 +41,7 @@ TRAINERS = (
     Trainer("SpecForge (EAGLE-3)", True, 1),
     Trainer("SpecForge (DFlash)", True, 2),
     Trainer("speculators", True, 1),
-    Trainer("TorchSpec, AngelSpec", False, 1),  # the engine that gives hidden states generates one id more
+    Trainer("TorchSpec or AngelSpec", False, 1),  # the engine that gives hidden states generates one id more
 )
 
 

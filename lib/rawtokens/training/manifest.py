@@ -8,6 +8,7 @@ import msgspec
 from ..errors import InputError
 from ..journal import write_atomically
 from ..records import Json
+from ..reporting.wording import counted
 from ..runs import read_manifest
 from .settings import TrainingSettings
 
@@ -109,7 +110,8 @@ def differing_exports(exports: Sequence[ExportedFormat], latest: ExportedFormat)
             )
         elif (entry.counts, entry.left_out, entry.ids) != (latest.counts, latest.left_out, latest.ids):
             sentences.append(
-                f"{entry.format} was exported of an earlier verified.parquet ({entry.counts['rows']:,} rows, now "
-                f"{latest.counts['rows']:,}), and has other rows; export it again, or remove training/{entry.format}"
+                f"{entry.format} was exported of an earlier verified.parquet ({counted(entry.counts['rows'], 'row')}, "
+                f"now {latest.counts['rows']:,}), and has other rows; export it again, or remove "
+                f"training/{entry.format}"
             )
     return sentences

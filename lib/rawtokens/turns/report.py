@@ -17,7 +17,7 @@ from ..journal import journal_paths, read_keys
 from ..prompts import prompt_batches
 from ..records import open_parquet
 from ..reporting.decoded import Decoder, Segment, show_segments
-from ..reporting.wording import counted
+from ..reporting.wording import counted, either
 from .derived import TURNS, TURNS_SCHEMA
 from .endings import COMPLETE, has_turns, read_endings
 from .keys import TurnKey, split_key
@@ -101,7 +101,7 @@ def endings_said(found: pd.DataFrame) -> str:
     early = counts.drop([COMPLETE, GOING_ON], errors="ignore")
     text = f"{complete:,} of {counted(len(found), 'conversation')} came to {'its' if len(found) == 1 else 'their'} end"
     if going_on:
-        text += f", {going_on:,} go on"
+        text += f", {going_on:,} {either(going_on, 'goes', 'go')} on"
     if early.empty:
         return f"{text}; none ended early."
     return f"{text}; {int(early.sum()):,} ended early, most often by {early.index[0]} ({int(early.iloc[0]):,})."
@@ -124,7 +124,8 @@ def cache_said(table: pd.DataFrame) -> str:
     if not prompt_ids:
         return "There are no later turns yet."
     share = int(later["cached ids"].sum()) / prompt_ids
-    return f"Of the {prompt_ids:,} prompt ids of later turns the servers had {share:.0%} in their prefix cache."
+    ids = counted(prompt_ids, "prompt id")
+    return f"Of the {ids} of later turns the servers had {share:.0%} in their prefix cache."
 
 
 def read_turns(folder: Path) -> pd.DataFrame:
