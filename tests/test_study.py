@@ -25,7 +25,6 @@ def test_a_head_trained_on_the_capture_drafts_further_than_one_trained_by_the_te
     table = acceptance_table(found)
     assert table["length"]["verbatim"] > 1.3
     assert table["difference"]["template"] < -MARGIN
-    assert table["difference high"]["template"] < 0
     assert (tmp_path / "study" / "reports" / "06_compare_drafters.html").stat().st_size > 10_000
     capsys.readouterr()
     assert main(study) == 0  # what is there is not made again

@@ -17,7 +17,7 @@ from rawtokens.fidelity.replies import Unread
 from rawtokens.records import PROMPTS_SCHEMA, Json, Prompt
 from rawtokens.study.arms import Arm, ArmRow, Source, as_read, cut_to, make_arm
 from rawtokens.study.datasets import export_rows, vocabulary_files, write_arms, write_evaluation, write_vocabulary
-from rawtokens.study.forms import ARMS, form_of
+from rawtokens.study.forms import ARMS, MAX_NEW_TOKENS, form_of
 from rawtokens.study.other_author import other_reply
 from rawtokens.study.questions import evaluation_dialogues, training_dialogues, write_questions
 from rawtokens.target.target_tokenizer import Tokenizer
@@ -73,8 +73,8 @@ def source(target: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Sourc
     pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA), folder / "prompts.parquet")
     write_lines(folder / "raw_responses.jsonl", responses)
     verify_journal(folder, markers=target.markers, vocabulary_size=target.vocabulary_size)
-    exported, shifted = export_rows(folder, target, lambda line: None)
-    return Source(folder=folder, exported=exported, shifted=shifted, tokenizer=target, dialogues=dialogues)
+    exported = export_rows(folder, target, lambda line: None)
+    return Source(folder=folder, exported=exported, tokenizer=target, dialogues=dialogues)
 
 
 def outputs(arm: Arm, source: Source) -> dict[str, list[int]]:
@@ -91,11 +91,11 @@ def test_the_verbatim_arm_is_the_export_and_the_export_is_the_capture(source: So
     assert list(found.values()) == answers(target, list(source.dialogues))
 
 
-def test_the_shifted_mask_has_one_more_id_a_row_at_the_prompts_end(source: Source) -> None:
-    for row, shifted in zip(make_arm("verbatim", source).rows, make_arm("boundary_shift", source).rows, strict=True):
-        assert shifted.input_ids == row.input_ids
+def test_the_late_mask_lacks_the_first_sampled_id_of_a_row(source: Source) -> None:
+    for row, late in zip(make_arm("verbatim", source).rows, make_arm("late_mask", source).rows, strict=True):
+        assert late.input_ids == row.input_ids
         begin = row.loss_mask.index(1)
-        assert shifted.loss_mask == [*row.loss_mask[: begin - 1], 1, *row.loss_mask[begin:]]
+        assert late.loss_mask == [*row.loss_mask[:begin], 0, *row.loss_mask[begin + 1 :]]
 
 
 def test_retokenising_changes_the_ids_whose_text_encodes_otherwise_and_no_others(source: Source) -> None:
@@ -123,6 +123,14 @@ def test_the_template_leaves_an_empty_thinking_in_finished_turns_alone(source: S
 def test_the_corpus_arm_has_the_dialogues_own_replies(source: Source, target: Tokenizer) -> None:
     found = outputs(make_arm("corpus", source), source)
     assert list(found.values())[2:] == answers(target, list(source.dialogues))[2:]
+
+
+def test_a_reply_longer_than_the_target_may_answer_is_left_out_with_a_reason(source: Source) -> None:
+    long = msgspec.structs.replace(source.dialogues[3], reply=["one two " * MAX_NEW_TOKENS, THINK_END, "3", IM_END])
+    dialogues = [*source.dialogues[:3], long, *source.dialogues[4:]]
+    arm = make_arm("corpus", msgspec.structs.replace(source, dialogues=dialogues))
+    assert arm.left_out == {f"longer than {MAX_NEW_TOKENS} ids": 1}
+    assert "3#0/0" not in {row.id for row in arm.rows}
 
 
 def test_another_author_keeps_calls_and_results_and_shares_no_thought() -> None:
@@ -166,6 +174,12 @@ def test_arms_are_cut_to_the_same_number_of_supervised_ids_without_losing_an_id_
         cut_to(arm, 7)
 
 
+def reasoning_ids(line: dict[str, list[int]]) -> int:
+    """Trained ids up to the closer."""
+    end = line["input_ids"].index(THINK_END, line["loss_mask"].index(1)) + 1
+    return sum(line["loss_mask"][:end])
+
+
 def test_every_arm_is_written_with_equal_ids_and_its_own_digest(source: Source, tmp_path: Path) -> None:
     form = msgspec.structs.replace(form_of("full"), prompts=ROWS, draft_vocabulary=64)
     place = tmp_path / "arms"
@@ -178,6 +192,7 @@ def test_every_arm_is_written_with_equal_ids_and_its_own_digest(source: Source, 
         assert len(lines) == arm.rows
         assert sum(sum(line["loss_mask"]) for line in lines) == arm.supervised_ids
         assert sum(len(line["input_ids"]) for line in lines) == arm.positions
+        assert arm.reasoning_ids == sum(map(reasoning_ids, lines))
     assert facts == write_arms(place, source.folder, source.tokenizer, form, lambda line: None)
 
 
@@ -201,11 +216,15 @@ def test_the_evaluation_has_each_output_id_in_one_part(source: Source, tmp_path:
 
 
 def test_training_and_evaluation_share_no_prompt(tmp_path: Path) -> None:
-    training, evaluation = training_dialogues(300), evaluation_dialogues(100)
-    asked = [{json.dumps([each.messages, each.tools]) for each in chosen} for chosen in (training, evaluation)]
-    assert [len(each) for each in asked] == [300, 100]
-    assert not asked[0] & asked[1]
-    assert not {each.problem for each in training} & {each.problem for each in evaluation}
+    form = form_of("full")
+    training = training_dialogues(form.prompts)
+    evaluation = evaluation_dialogues(form.evaluation_prompts, apart_from=training)
+    assert len({json.dumps([each.messages, each.tools]) for each in training}) == form.prompts
+    assert len({(each.kind, each.problem) for each in evaluation}) == form.evaluation_prompts
+    said = [str(message["content"]) for each in training for message in each.messages if message["role"] == "user"]
+    for dialogue in evaluation:
+        for message in dialogue.messages:
+            assert message["role"] != "user" or message["content"] not in said
     assert training_dialogues(40) == training[:40]
     write_questions(tmp_path / "questions.jsonl", training[:3])
     lines = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]

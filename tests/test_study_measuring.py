@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from test_study_results import facts, head, sequences
 
+from rawtokens.demo.model import STAMP
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.study.__main__ import changed_form, main
 from rawtokens.study.datasets import vocabulary_files
@@ -21,7 +22,11 @@ ARM = facts("retokenised")
 def ground(tmp_path: Path) -> Ground:
     """The files that decide a head, and nothing trained yet."""
     given = Ground(place=tmp_path / "arms", model=tmp_path / "model", captured=tmp_path / "captured")
-    for path in (given.place / "evaluation.jsonl", *vocabulary_files(given.captured, FORM.draft_vocabulary).values()):
+    for path in (
+        given.place / "evaluation.jsonl",
+        given.model / STAMP,
+        *vocabulary_files(given.captured, FORM.draft_vocabulary).values(),
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"something")
     (given.place / ARM.arm).mkdir()
@@ -35,13 +40,13 @@ def put(ground: Ground, seed: int, digest: str, ending: str = "\n") -> None:
 
 
 def test_seeds_on_record_are_not_trained_again(ground: Ground) -> None:
-    assert missing_seeds(ground, ARM, FORM) == [1, 2, 3]
+    assert missing_seeds(ground, ARM, FORM) == [1, 2, 3, 4, 5]
     put(ground, 2, head_digest(ground, ARM, FORM))
-    assert missing_seeds(ground, ARM, FORM) == [1, 3]
+    assert missing_seeds(ground, ARM, FORM) == [1, 3, 4, 5]
     assert [each.seed for each in read_heads(ground, ARM, FORM)] == [2]
 
 
-def test_a_head_of_other_rows_settings_or_evaluation_does_not_count(ground: Ground) -> None:
+def test_a_head_of_other_rows_settings_evaluation_or_target_does_not_count(ground: Ground) -> None:
     put(ground, 1, head_digest(ground, ARM, FORM))
     others = [
         (msgspec.structs.replace(ARM, digest="other rows"), FORM),
@@ -49,8 +54,12 @@ def test_a_head_of_other_rows_settings_or_evaluation_does_not_count(ground: Grou
     ]
     for arm, form in others:
         assert read_heads(ground, arm, form) == []
-    (ground.place / "evaluation.jsonl").write_bytes(b"others")
-    assert read_heads(ground, ARM, FORM) == []
+    for path in (ground.place / "evaluation.jsonl", ground.model / STAMP):
+        before = path.read_bytes()
+        path.write_bytes(b"others")
+        assert read_heads(ground, ARM, FORM) == []
+        path.write_bytes(before)
+    assert [each.seed for each in read_heads(ground, ARM, FORM)] == [1]
 
 
 def test_a_line_that_a_kill_tore_is_trained_again_and_spoils_no_other(ground: Ground) -> None:
@@ -59,9 +68,9 @@ def test_a_line_that_a_kill_tore_is_trained_again_and_spoils_no_other(ground: Gr
     path = ground.place / ARM.arm / "results.jsonl"
     path.write_bytes(path.read_bytes() + path.read_bytes()[:40])  # a torn start of seed 1's line, no newline
     put(ground, 2, digest)
-    assert missing_seeds(ground, ARM, FORM) == [2, 3]
+    assert missing_seeds(ground, ARM, FORM) == [2, 3, 4, 5]
     put(ground, 2, digest)
-    assert missing_seeds(ground, ARM, FORM) == [3]
+    assert missing_seeds(ground, ARM, FORM) == [3, 4, 5]
 
 
 def test_a_head_that_vllm_is_to_count_has_to_be_there(ground: Ground) -> None:
@@ -70,7 +79,7 @@ def test_a_head_that_vllm_is_to_count_has_to_be_there(ground: Ground) -> None:
     for seed in form.seeds:
         put(ground, seed, digest)
     assert missing_seeds(ground, ARM, form) == [1]
-    weights = head_folder(ground.place, ARM.arm, digest) / "model.safetensors"
+    weights = head_folder(ground.place, ARM.arm, digest, 1) / "model.safetensors"
     weights.parent.mkdir()
     weights.write_bytes(b"")
     assert missing_seeds(ground, ARM, form) == []

@@ -24,6 +24,7 @@ def facts(arm: str, **changes: int) -> ArmFacts:
         "available_ids": 70,
         "uncovered_ids": 0,
         "changed_rows": 0,
+        "reasoning_ids": 20,
     }
     return ArmFacts(arm=arm, digest=f"d-{arm}", left_out={}, **{**given, **changes})
 
@@ -36,7 +37,7 @@ def head(arm: str, seed: int, counts: list[list[list[int]]]) -> Head:
         rows=5,
         steps=10,
         positions=900,
-        supervised_ids=150,
+        supervised_ids=300,
         loss=1.0,
         train_seconds=2.0,
         evaluate_seconds=1.0,
@@ -77,27 +78,43 @@ def test_the_table_has_means_over_seeds_and_differences_to_verbatim() -> None:
     assert table["length"].tolist() == pytest.approx([1.7, 1.25])
     assert table["sd"].tolist() == pytest.approx([0.1 * 2**0.5, 0.05 * 2**0.5])
     assert table["difference"].tolist() == pytest.approx([0.0, -0.45])
-    assert table["agree"].tolist() == [True, True]
 
 
 def test_a_length_by_part_counts_that_parts_steps_alone() -> None:
     both = [[[10, 5, 0, 0, 0], [10, 2, 1, 0, 0], NONE]] * 4
-    line = results.acceptance_table(study({"verbatim": [both]})).loc["verbatim"]
+    line = results.part_table(study({"verbatim": [both]})).loc["verbatim"]
     assert (line["reasoning"], line["answer"]) == pytest.approx((1.5, 1.3))
     assert np.isnan(line["tool calls"])
 
 
-def test_equal_sequences_have_no_interval_and_unlike_ones_do() -> None:
-    alike = results.acceptance_table(study({"verbatim": [sequences(5)]})).loc["verbatim"]
+def test_one_seed_has_no_interval() -> None:
+    table = results.acceptance_table(study({"verbatim": [sequences(5)], "template": [sequences(3)]}))
+    assert table[["low", "high"]].isna().all(axis=None)
+    assert table.loc["template", ["difference low", "difference high"]].isna().all()
+
+
+def test_an_interval_grows_with_unlike_prompts_and_with_unlike_seeds() -> None:
+    alike = results.acceptance_table(study({"verbatim": [sequences(5)] * 3})).loc["verbatim"]
     assert alike["low"] == alike["high"] == alike["length"] == 1.5
-    unlike = results.acceptance_table(study({"verbatim": [sequences(0, of=20) + sequences(10, of=20)]})).loc["verbatim"]
-    assert unlike["low"] < 1.4 < 1.6 < unlike["high"]
+    prompts = sequences(0, of=20) + sequences(10, of=20)
+    unlike = results.acceptance_table(study({"verbatim": [prompts] * 3})).loc["verbatim"]
+    assert unlike["low"] < 1.2 < 1.8 < unlike["high"]
+    seeds = results.acceptance_table(study({"verbatim": [sequences(4), sequences(5), sequences(6)]})).loc["verbatim"]
+    assert (seeds["high"] - seeds["low"]) / 2 == pytest.approx(4.30 * 0.1 / 3**0.5)
+
+
+def test_the_interval_of_a_difference_holds_the_seeds_of_both_arms() -> None:
+    arms = {"verbatim": [sequences(5), sequences(6)], "template": [sequences(3), sequences(4)]}
+    line = results.acceptance_table(study(arms)).loc["template"]
+    assert line["difference"] == pytest.approx(-0.2)
+    width = 4.30 * (2 * 0.005 / 2) ** 0.5  # two degrees of freedom
+    assert (line["difference low"], line["difference high"]) == pytest.approx((-0.2 - width, -0.2 + width))
 
 
 def test_a_difference_of_the_same_prompts_has_a_narrower_interval_than_the_lengths() -> None:
     spread = [each for number in range(10) for each in sequences(number, of=4)]
     lower = [[[steps, max(0, first - 1), 0, 0, 0], NONE, NONE] for ((steps, first, *_), _, _) in spread]
-    line = results.acceptance_table(study({"verbatim": [spread], "template": [lower]})).loc["template"]
+    line = results.acceptance_table(study({"verbatim": [spread] * 3, "template": [lower] * 3})).loc["template"]
     assert line["difference high"] - line["difference low"] < (line["high"] - line["low"]) / 2
     assert line["difference high"] < 0
 
@@ -112,25 +129,34 @@ def test_a_study_without_the_verbatim_arm_can_not_be_compared() -> None:
         results.acceptance_table(study({"template": [sequences(1)]}))
 
 
-def test_a_difference_that_all_seeds_share_is_told_with_its_interval_and_others_as_none() -> None:
+def test_a_difference_whose_interval_leaves_out_0_is_told_and_others_as_none() -> None:
     given = study(
         {
-            "verbatim": [sequences(6), sequences(8)],
-            "retokenised": [sequences(7), sequences(7)],
-            "template": [sequences(2), sequences(3)],
+            "verbatim": [sequences(7), sequences(8), sequences(7)],
+            "retokenised": [sequences(7), sequences(7), sequences(7)],
+            "template": [sequences(2), sequences(3), sequences(3)],
         }
     )
     said = takeaways.acceptance(given)
     assert said == (
-        "Heads trained on ids as captured reach an acceptance length of 1.70. Parsed, re-rendered by the template: "
-        "1.25, -26% (95 % interval of the difference: -0.45 to -0.45). Decoded and re-tokenised: 1.70, no difference "
-        "that could be measured."
+        "Heads trained on ids as captured reach an acceptance length of 1.73. Parsed, re-rendered by the template: "
+        "1.27, -27% (95 % interval of the difference: -0.60 to -0.34). Decoded and re-tokenised: 1.70, no difference "
+        "measured (95 % interval of the difference: -0.13 to +0.06)."
     )
 
 
+def test_one_seed_measures_nothing() -> None:
+    given = study({"verbatim": [sequences(7)], "template": [sequences(2)]})
+    assert takeaways.acceptance(given).endswith("1.20, no difference measured (one seed, no interval).")
+    assert takeaways.parts(given) == "No arm was measured to be below as captured."
+
+
 def test_what_was_lost_is_told_by_part_and_position() -> None:
-    given = study({"verbatim": [sequences(6)], "template": [sequences(2)]})
-    assert takeaways.parts(given).endswith("furthest below it: reasoning 1.60 against 1.20.")
+    given = study({"verbatim": [sequences(6)] * 2, "template": [sequences(2)] * 2})
+    assert takeaways.parts(given) == (
+        "Parsed, re-rendered by the template, the arm furthest below as captured: reasoning 1.20 against 1.60 "
+        "(difference -0.40 to -0.40)."
+    )
     assert "as captured 60% of the first drafts and 0% of the last" in takeaways.positions(given)
 
 
@@ -146,14 +172,23 @@ def test_counts_of_vllm_stand_beside_the_walks() -> None:
     )
     given = study({"verbatim": [sequences(6)]}, confirmed=[found])
     (line,) = results.confirmed_table(given).to_dict("records")
-    assert (line["steps here"], line["steps in vLLM"], line["accepted here"], line["accepted in vLLM"]) == (
-        400,
-        401,
-        240,
-        240,
-    )
+    assert (line["steps here"], line["in vLLM"]) == (400, 401)
+    assert line["accepted by position here"] == line["accepted by position in vLLM"] == "240 0 0 0"
     assert takeaways.confirmed(given) == "as captured: 1.600 here, 1.599 in vLLM."
     assert takeaways.confirmed(study({"verbatim": [sequences(6)]})).startswith("No head was tried in vLLM")
+
+
+def test_the_data_are_told_by_what_heads_were_trained_on_and_other_heads_are_refused() -> None:
+    given = study({"verbatim": [sequences(6)], "template": [sequences(2)]})
+    arms = [facts("verbatim"), facts("template", reasoning_ids=5, positions=140)]
+    said = takeaways.data(msgspec.structs.replace(given, arms=arms))
+    assert said == (
+        "Each head saw 50 supervised ids 6 times in 10 steps, in 5 rows of 90 to 140 positions in all. 0 rows were "
+        "left out. Reasoning is 40% of the ids as captured, and least, 10%, where they are parsed, re-rendered by the "
+        "template."
+    )
+    with pytest.raises(InputError, match="template, seed 1: trained on 5 rows, 300 supervised ids; expected 4 and 300"):
+        results.data_table(msgspec.structs.replace(given, arms=[facts("verbatim"), facts("template", rows=4)]))
 
 
 def test_the_conversation_is_told_by_the_ids_that_are_trained_on() -> None:

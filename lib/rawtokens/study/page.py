@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from . import figures, takeaways
 from .environment import requirements
 from .forms import ARMS
-from .results import Study, acceptance_table, confirmed_table, data_table, position_table
+from .results import Study, acceptance_table, confirmed_table, data_table, part_table, position_table
 
 NAME = "drafter_study"
 PAGE = """\
@@ -20,13 +20,18 @@ PAGE = """\
 EAGLE-3 heads, trained by {trainer} on captures by this kit of the demo reasoner (1.1 million parameters) on the real
 SGLang, and on what others would have made of the same answers: {prompts:,} prompts at temperature 1, {ids:,} supervised
 ids an arm seen {epochs} times, {seeds} seeds, a draft vocabulary of {vocabulary:,} ids. Measured on {sequences} greedy
-answers to held-out prompts, four ids a draft. Acceptance length is ids a verification step; 1 is no help.
+answers of {asked} held-out prompts, four ids a draft. Acceptance length is ids a verification step; 1 is no help.
+Intervals are 95 % ones over seeds and prompts.
 
 {acceptance}
 
 ![Acceptance length by arm]({name}.svg)
 
 {lengths}
+
+{parts_said}
+
+{parts}
 
 {positions_said}
 
@@ -42,8 +47,8 @@ vLLM's own speculative decoding with the same heads: {confirmed_said}
 
 {confirmed}
 
-The target is a toy and the heads see thousands of ids where a real one sees billions: directions, not percentages.
-Where no difference was measured there may be a small one.
+The target is a toy and the heads see tens of thousands of ids where a real one sees billions: directions, not
+percentages. Where no difference was measured there may be one inside the interval.
 
 Made by `{command}` on {ran_on}. The whole report: [{name}.html]({name}.html).
 """
@@ -53,7 +58,7 @@ def write_page(folder: Path, study: Study, report: Path, *, command: str) -> Pat
     """Write page, figures and report into `folder`; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     lengths, positions = acceptance_table(study), position_table(study)
-    shown = lengths.drop(columns=["seeds", "agree"]).rename(index=ARMS)
+    shown = lengths.drop(columns="seeds").rename(index=ARMS)
     form, confirmed = study.form, confirmed_table(study)
     text = PAGE.format(
         name=NAME,
@@ -64,8 +69,11 @@ def write_page(folder: Path, study: Study, report: Path, *, command: str) -> Pat
         seeds=len(form.seeds),
         vocabulary=form.draft_vocabulary,
         sequences=study.sequences,
+        asked=form.evaluation_prompts,
         acceptance=takeaways.acceptance(study),
         lengths=markdown(shown, "{:.2f}"),
+        parts_said=takeaways.parts(study),
+        parts=markdown(part_table(study).rename(index=ARMS), "{:.2f}"),
         positions_said=takeaways.positions(study),
         positions=markdown(positions.rename(index=ARMS), "{:.1%}"),
         data_said=takeaways.data(study),

@@ -1,52 +1,52 @@
 """What the tables say, in words computed from them.
 
-A difference counts as measured where its interval leaves out 0 and every seed's head differs in the same direction;
-anything else is said to be none that could be measured. This module does not draw.
+A difference counts as measured where its interval, over seeds and prompts, leaves out 0; anything else is said to be
+none, with the interval that says how large it could be. This module does not draw.
 """
 
 import numpy as np
 import pandas as pd
 
 from .forms import ARMS, PARTS, VERBATIM
-from .results import Study, acceptance_table, confirmed_table, data_table, position_table
+from .results import Study, acceptance_table, confirmed_table, data_table, part_table, position_table
 
 
 def is_measured(line: pd.Series) -> bool:
     """Whether a line of `acceptance_table` differs from verbatim."""
-    return bool(line["agree"] and (line["difference low"] > 0 or line["difference high"] < 0))
+    return bool(line["difference low"] > 0 or line["difference high"] < 0)
 
 
 def acceptance(study: Study) -> str:
     """The headline: verbatim, then every other arm's difference, those that can't be told apart from it said so."""
     table = acceptance_table(study)
-    base = table.loc[VERBATIM]
+    base, others = table.loc[VERBATIM], table.drop(VERBATIM).sort_values("difference")
     said = [f"Heads trained on ids {ARMS[VERBATIM]} reach an acceptance length of {base['length']:.2f}."]
-    others = table.drop(VERBATIM)
-    measured = others[others.apply(is_measured, axis=1)] if len(others) else others
-    for name, line in measured.sort_values("difference").iterrows():
+    for name, line in others[others.apply(is_measured, axis=1)].iterrows() if len(others) else ():
         share = line["difference"] / base["length"]
-        said.append(
-            f"{_capital(ARMS[str(name)])}: {line['length']:.2f}, {share:+.0%} "
-            f"(95 % interval of the difference: {line['difference low']:+.2f} to {line['difference high']:+.2f})."
-        )
-    for name, line in others.drop(measured.index).iterrows():
-        said.append(f"{_capital(ARMS[str(name)])}: {line['length']:.2f}, no difference that could be measured.")
+        said.append(f"{_capital(ARMS[str(name)])}: {line['length']:.2f}, {share:+.0%} ({_interval(line)}).")
+    for name, line in others[~others.apply(is_measured, axis=1)].iterrows() if len(others) else ():
+        said.append(f"{_capital(ARMS[str(name)])}: {line['length']:.2f}, no difference measured ({_interval(line)}).")
     return " ".join(said)
 
 
 def parts(study: Study) -> str:
-    """Where the arm with the largest loss loses it."""
+    """Where the arm with the largest loss that was measured loses it."""
     table = acceptance_table(study)
-    others = table.drop(VERBATIM)
-    if others.empty:
-        return "There is one arm alone."
-    worst = str(others["difference"].idxmin())
-    pairs = [
-        f"{part} {table[part][VERBATIM]:.2f} against {table[part][worst]:.2f}"
-        for part in PARTS
-        if not np.isnan(table[part][worst])
-    ]
-    return f"{_capital(ARMS[VERBATIM])} against {ARMS[worst]}, the arm that is furthest below it: {', '.join(pairs)}."
+    measured = table[table.apply(is_measured, axis=1) & (table["difference"] < 0)]
+    if measured.empty:
+        return f"No arm was measured to be below {ARMS[VERBATIM]}."
+    worst = str(measured["difference"].idxmin())
+    said = []
+    by_part = part_table(study)
+    for part in PARTS:
+        own, low, high = (
+            by_part[name][worst] for name in (part, f"{part}, difference low", f"{part}, difference high")
+        )
+        if not np.isnan(own):
+            said.append(
+                f"{part} {own:.2f} against {by_part[part][VERBATIM]:.2f} (difference {low:+.2f} to {high:+.2f})"
+            )
+    return f"{_capital(ARMS[worst])}, the arm furthest below {ARMS[VERBATIM]}: {'; '.join(said)}."
 
 
 def positions(study: Study) -> str:
@@ -62,14 +62,17 @@ def positions(study: Study) -> str:
 
 
 def data(study: Study) -> str:
-    """That the arms are alike in what they must be alike in, and where they are not."""
+    """What the arms are alike in, and where they are not."""
     table = data_table(study)
-    steps = f"{table['steps'].min():,} to {table['steps'].max():,}"
-    rows = f"{table['rows'].min():,} to {table['rows'].max():,}"
-    return (
-        f"Every arm has {table['supervised ids'].iloc[0]:,} supervised ids, seen {study.form.epochs} times, in {steps} "
-        f"steps; the rows that hold them are {rows}. {int(table['left out'].sum()):,} rows were left out."
-    )
+    ids, rows, positions, steps = (_range(table[name]) for name in ("supervised ids", "rows", "positions", "steps"))
+    reasoning = table["of them reasoning"] / table["supervised ids"]
+    said = [
+        f"Each head saw {ids} supervised ids {study.form.epochs} times in {steps} steps, in {rows} rows of {positions} "
+        f"positions in all. {int(table['left out'].sum()):,} rows were left out.",
+        f"Reasoning is {reasoning[ARMS[VERBATIM]]:.0%} of the ids {ARMS[VERBATIM]}, and least, {reasoning.min():.0%}, "
+        f"where they are {reasoning.idxmin()}.",
+    ]
+    return " ".join(said[: 2 if ARMS[VERBATIM] in reasoning else 1])
 
 
 def conversation(study: Study) -> str:
@@ -95,6 +98,17 @@ def confirmed(study: Study) -> str:
         for _, line in table.iterrows()
     ]
     return f"{'; '.join(said)}."
+
+
+def _interval(line: pd.Series) -> str:
+    if np.isnan(line["difference low"]):
+        return "one seed, no interval"
+    return f"95 % interval of the difference: {line['difference low']:+.2f} to {line['difference high']:+.2f}"
+
+
+def _range(column: pd.Series) -> str:
+    low, high = f"{column.min():,}", f"{column.max():,}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _capital(text: str) -> str:
