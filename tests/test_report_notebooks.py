@@ -13,6 +13,7 @@ from rawtokens.__main__ import main
 from rawtokens.notebook_stages.notebook_runs import execute_notebook
 from rawtokens.notebook_stages.stages import read_stage_record
 from rawtokens.reporting.figure_titles import figures_of
+from rawtokens.reporting.run_index import write_index
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 REPORT = NOTEBOOKS / "04_report_token_statistics.ipynb"
@@ -62,7 +63,16 @@ def test_two_runs_are_compared_beside_the_second(
         facts = {"sampling": {"temperature": temperature, "max_new_tokens": 16 if run == "one" else 32}}
         (folder / "run.json").write_text(json.dumps(facts))
     monkeypatch.chdir(tmp_path)
+    settings = {"tokenizer": str(tmp_path / "tokenizer")}
+    index = write_index(tmp_path / "two", datasets=["small"], settings=settings, older={"small": "why it is older"})
+    before = index.read_text(encoding="utf-8")
     assert main(["compare", "one", "two"]) == 0
+    link = '<a href="reports/07_compare_with_one.html">07 compare with one</a>'
+    after = index.read_text(encoding="utf-8")
+    assert link not in before
+    assert [line for line in after.splitlines() if line not in before] == ["<ul>", f"<li>{link}</li>", "</ul>"]
+    assert "why it is older" in after
+    assert str(tmp_path) not in (tmp_path / "two" / ".index.json").read_text(encoding="utf-8")
     report = tmp_path / "two" / "reports" / "07_compare_with_one.html"
     assert capsys.readouterr().out.endswith(f"report: {report.relative_to(tmp_path)}\n")
     html = report.read_text(encoding="utf-8")
@@ -75,6 +85,9 @@ def test_two_runs_are_compared_beside_the_second(
     assert read_stage_record(executed) is not None
     assert str(tmp_path) not in executed.read_text(encoding="utf-8")
     assert not (tmp_path / "one" / "reports").exists()
+    assert not (tmp_path / "one" / "index.html").exists()
+    assert main(["compare", "one/small", "two/small"]) == 0
+    assert 'href="small/reports/07_compare_with_one_small.html"' in index.read_text(encoding="utf-8")
 
 
 def test_the_data_sets_of_one_run_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,20 @@ def test_a_damaged_summary_is_named(run_folder: Path) -> None:
         run_table(run_folder, datasets=["B2"])
 
 
+def test_an_index_of_many_data_sets_stays_under_a_megabyte_and_says_where_the_rest_is(run_folder: Path) -> None:
+    picture = FIGURE.format(name="a").replace("AA==", "A" * 100_000)
+    executed = new_notebook(cells=[new_code_cell(outputs=[new_output("display_data", data={"text/html": picture})])])
+    names = [f"set{number:02}" for number in range(20)]
+    for name in names:
+        (run_folder / name / "notebooks").mkdir(parents=True)
+        write(executed, run_folder / name / "notebooks" / "04_report.ipynb")
+    html = write_index(run_folder, datasets=["B1", *names], settings={}).read_text()
+    check_page(html, folder=run_folder)
+    assert html.count("<figure>") == 2 + 8
+    assert html.count("Its figures stand on its page 04; this page is full.") == 12
+    assert html.index("this page is full") > html.index(names[7])
+
+
 def test_what_a_killed_run_left_half_written_is_no_report(run_folder: Path) -> None:
     (run_folder / "B1" / "notebooks" / "04_report.running.ipynb").write_text('{"cells": [')
     assert write_index(run_folder, datasets=["B1"], settings={}).read_text().count("<figure>") == 2

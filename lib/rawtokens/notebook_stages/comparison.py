@@ -1,17 +1,20 @@
 """Two runs, or the data sets of one, compared by notebook 07; its report lies beside the second run's.
 
-It is no stage of a run: it reads what runs have left, changes nothing in them, and is made anew each time it is asked
-for. This module does not know what is compared (run_comparison).
+It is no stage of a run: it reads what runs have left, changes nothing in them but the index that leads to it, and is
+made anew each time it is asked for. This module does not know what is compared (run_comparison).
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InputError
+from ..locking import lock
+from ..reporting.run_index import INDEX_FACTS, INDEX_LOCK, rewrite_index
 from .notebook_runs import execute_notebook
 from .stages import digest_of, stage_parts, write_stage_record
 
 NOTEBOOK = "07_compare_runs"
+_TURN_SECONDS = 60.0
 
 
 def compare_runs(
@@ -19,7 +22,7 @@ def compare_runs(
 ) -> Path:
     """Execute notebook 07 on the folders of two runs, or on the data sets of `first` alone; returns the report's path.
 
-    A folder of a single data set does as well. Raises InputError, before a kernel starts, where one of them holds no
+    A folder of a single data set does as well. The run's index, where there is one, names the report. Raises InputError, before a kernel starts, where one of them holds no
     verified data set, and as `execute_notebook` does.
     """
     files = [path for folder in (first, second) if folder for path in _verified(folder)]
@@ -34,6 +37,11 @@ def compare_runs(
     )
     parts = stage_parts(notebook, {}, files)
     write_stage_record(executed, digest=digest_of(parts), outputs=[executed, report], parts=parts)
+    whole = place.resolve()
+    run_folder = whole.parent if (whole / "verified.parquet").is_file() else whole
+    if (run_folder / INDEX_FACTS).is_file():
+        with lock(run_folder / INDEX_LOCK, wait_seconds=_TURN_SECONDS):
+            rewrite_index(run_folder)
     return report
 
 

@@ -43,7 +43,6 @@ _TITLES = {
     "05": "Export training data",
 }
 STAGES_LOCK = ".stages.lock"
-_INDEX_LOCK = ".index.lock"
 _TURN_SECONDS = 600.0
 # These change no output: where a run lies, which servers answer, how many requests are in flight.
 _IMMATERIAL = ("output_dir", "urls", "api_key_env", "max_in_flight", "prompts")
@@ -82,7 +81,7 @@ def run_stages(
     call goes on there.
     """
     from ..reporting.closing import older_figures
-    from ..reporting.run_index import write_index
+    from ..reporting.run_index import INDEX_LOCK, write_index
 
     _check_inputs(plan)
     with ExitStack() as stack:
@@ -108,7 +107,7 @@ def run_stages(
         if plan.shard != WHOLE or ("03" in plan.stages and "02" not in plan.stages):
             _tell_missing(plan, on_line)
         known = [name for name in plan.settings.datasets if (plan.run_folder / name).is_dir()]
-        with lock(plan.run_folder / _INDEX_LOCK, wait_seconds=_TURN_SECONDS):
+        with lock(plan.run_folder / INDEX_LOCK, wait_seconds=_TURN_SECONDS):
             settings, older = shown_settings(plan.settings), older_figures(plan, known)
             return write_index(plan.run_folder, datasets=known, settings=settings, older=older)
 

@@ -1,11 +1,12 @@
 """Over a whole run: the index page of its reports, the guide to them, and the table that a run ends with.
 
 Both are made from each data set's summary.json and from the reports that lie there; before there is one, from what the
-files of earlier stages tell, with dashes for what is not known. This module does not know how a count was made.
+files of earlier stages tell, with dashes for what is not known. What the run asked for is kept beside the index, so
+that a report that comes later can be put into it. This module does not know how a count was made.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,6 +14,7 @@ import msgspec
 import nbformat
 from markupsafe import Markup
 
+from ..atomic_files import write_atomically
 from ..errors import InputError
 from ..notebook_stages.stages import read_stage_record
 from ..privacy import Scrubber
@@ -20,9 +22,12 @@ from .data_card import CARD_PAGE
 from .display import table_html
 from .known_counts import known_counts
 from .reading_guide import GUIDE_PAGE, guide_html
-from .reports import HTML_LIMIT, write_page
+from .reports import HTML_LIMIT, PAGE_LIMIT, write_page
 from .safe_html import clean_html
 
+INDEX_LOCK = ".index.lock"
+INDEX_FACTS = ".index.json"
+_FULL = Markup("<p>Its figures stand on its page 04; this page is full.</p>")
 _COLUMNS = {  # of the index and of the closing table: key of summary.json
     "rows": "rows",
     "without a prompt": "rejected_before_generation",
@@ -41,6 +46,14 @@ _LEGEND = (
 _FORMATS = {"median reasoning": "{:,.0f} ids", "thinking ended": "{:.1%}"}
 
 
+class _Facts(msgspec.Struct):
+    """What `write_index` was called with, settings as they are shown."""
+
+    datasets: list[str]
+    settings: dict[str, str]
+    older: dict[str, str]
+
+
 def write_index(
     run_folder: Path,
     *,
@@ -51,11 +64,13 @@ def write_index(
     """Write index.html over the reports of a run's data sets, with their summary table and main figures.
 
     `settings` are shown without the paths of this machine; `older` are data sets whose figures are not of the files as
-    they are, with why. Returns the path of the index.
+    they are, with why. The page stays under 1 MB: figures past that are left to the data sets' own pages. Returns the
+    path of the index. Raises RunStopped where it can't be written.
     """
     import pandas as pd
 
     scrubber = Scrubber()
+    shown = {name: _setting(value, scrubber) for name, value in settings.items()}
     rows = [{"data set": _label(name, older)} | _summary_row(run_folder / name) for name in datasets]
     captions = [f"Rows in and responses out, by data set: {_LEGEND}", *_older_lines(datasets, older)]
     facts = {
@@ -75,16 +90,30 @@ def write_index(
                 "id": f"dataset-{number}",
                 "reports": _links(run_folder / name, run_folder),
                 "card": f"{name}/{CARD_PAGE}" if (run_folder / name / CARD_PAGE).exists() else "",
-                "figures": _main_figures(run_folder / name),
+                "figures": figures,
             }
-            for number, name in enumerate(datasets, start=1)
+            for number, (name, figures) in enumerate(_figures_within(run_folder, datasets, PAGE_LIMIT), start=1)
         ],
-        "settings": [(name, _setting(value, scrubber)) for name, value in settings.items()],
+        "settings": list(shown.items()),
     }
     index = run_folder / "index.html"
     write_page(index, "index.jinja", facts)
     write_page(run_folder / GUIDE_PAGE, "page.jinja", {"title": "Reading the report", "body": guide_html()})
+    kept = _Facts(datasets=list(datasets), settings=shown, older=dict(older))
+    write_atomically(run_folder / INDEX_FACTS, msgspec.json.encode(kept))
     return index
+
+
+def rewrite_index(run_folder: Path) -> None:
+    """Write the index anew as its run asked for it, with the reports that lie there now.
+
+    Nothing happens where no run of these sources has written one: the next one does. Raises as `write_index` does.
+    """
+    try:
+        kept = msgspec.json.decode((run_folder / INDEX_FACTS).read_bytes(), type=_Facts)
+    except (OSError, msgspec.MsgspecError):
+        return
+    write_index(run_folder, datasets=kept.datasets, settings=kept.settings, older=kept.older)
 
 
 def run_table(run_folder: Path, *, datasets: Sequence[str], older: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -123,6 +152,16 @@ def _links(folder: Path, run_folder: Path) -> list[dict[str, str]]:
         text = report.stem.replace("_", " ") + ("" if finished else " (not finished)")
         links.append({"href": Path(os.path.relpath(report, run_folder)).as_posix(), "text": text})
     return links
+
+
+def _figures_within(run_folder: Path, datasets: Sequence[str], limit: int) -> Iterator[tuple[str, Markup]]:
+    """Each data set with its main figures, as long as all of them together have `limit` characters at most."""
+    room = limit
+    for name in datasets:
+        figures = _main_figures(run_folder / name)
+        fits = len(figures) <= room
+        room -= len(figures) * fits
+        yield name, figures if fits else _FULL
 
 
 def _main_figures(folder: Path) -> Markup:
