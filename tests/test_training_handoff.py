@@ -182,7 +182,7 @@ def test_formats_on_the_command_line_stand_in_for_the_run_files(run_file: Path) 
         (["--format", "csv"], "--format csv is not known; expected one of parquet, arrow,"),
         (["--to", "hub:nobody"], "'hub:nobody' names no hub data set; expected hub:OWNER/NAME"),
         (["--dataset", "B"], "has no data set 'B'"),
-        (["--format", "torchspec", "--to", "DIR"], "a hub data set needs one of parquet, specforge,"),
+        (["--format", "torchspec", "--to", "DIR"], "torchspec alone can't be published: a data set needs"),
         (["--to", "EXISTS"], "exists; publish into a new folder"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_notebook_exports_and_shows_any_number_of_rows(
     assert sum(caption.startswith("key ") for caption in captions) == (kept > 0)
     text = re.sub(r"<[^>]*>", "", html)
     assert f"{counted(len(rows), 'row')} verified = " in text
-    assert f"{kept} rows of every format were read back and held to raw_responses.jsonl." in text
+    assert f"Read back and held to raw_responses.jsonl: {counted(kept, 'row')} of every format." in text
     assert "evaluation.jsonl: 0 of 1 prompt share 13 ids" in text
     assert ("loss mask 1" in text) == (kept > 0)
     assert not re.search(r"\bnan\b", text)

@@ -51,7 +51,10 @@ def loaded_format(formats: Collection[str]) -> str:
     """The format that a hub data set's splits are of. Raises InputError where none of these can be."""
     found = next((name for name in _LOADED if name in formats), None)
     if found is None:
-        raise InputError(f"a hub data set needs one of {', '.join(_LOADED)}; export parquet too, then publish")
+        raise InputError(
+            f"{', '.join(formats)} alone can't be published: a data set needs a format that `datasets` loads, one of "
+            f"{', '.join(_LOADED)}; add --format parquet, or parquet to training.formats"
+        )
     return found
 
 
