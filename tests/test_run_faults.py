@@ -105,11 +105,13 @@ def test_an_answer_without_end_costs_its_row_alone(tmp_path: Path) -> None:
     bodies: list[Endless] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/generate":
+            return httpx.Response(200)
         sent = json.loads(request.content)
-        if request.url.path == "/generate" and sent["rid"] in poisoned(sent):
+        if sent["rid"] in poisoned(sent):
             bodies.append(Endless())
             return httpx.Response(200, stream=bodies[-1])
-        return answer(sent) if request.url.path == "/generate" else httpx.Response(200)
+        return answer(sent)
 
     first: list[str] = []
 

@@ -89,6 +89,45 @@ def test_servers_of_one_run_must_be_alike(name: str) -> None:
         facts(handler, ONE, TWO)
 
 
+def test_servers_of_one_run_hold_prompts_of_one_length() -> None:
+    """Else the server that is asked would decide which rows are rejected as too long."""
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models" and request.url.host == "two":
+            return httpx.Response(200, json={"data": [{"id": "demo", "max_model_len": 2048}]})
+        return sglang(request)
+
+    with pytest.raises(ServerError, match=f"context_length is 2048 at {TWO} but 4096 at {ONE}"):
+        facts(handler, ONE, TWO)
+
+
+def only(*hosts: str, told: Callable[[httpx.Request], httpx.Response] = sglang) -> httpx.MockTransport:
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.host not in hosts:
+            raise httpx.ConnectError("refused")
+        return told(request)
+
+    return httpx.MockTransport(handler)
+
+
+def test_a_run_begins_with_the_servers_that_are_there() -> None:
+    found = asyncio.run(server_facts.facts_of_those_there([ONE, TWO], transport=only("two")))
+    assert list(found) == [TWO]
+    words = server_facts.there_in_words([ONE, TWO], found)
+    assert words == f"Servers that answer: 1 of 2. Not there, and taken up once they are: {ONE}."
+    whole = asyncio.run(server_facts.facts_of_those_there([ONE, TWO], transport=only("one", "two")))
+    assert server_facts.there_in_words([ONE, TWO], whole) == "Servers that answer: 2 of 2."
+    assert servers.spread([ONE, TWO], servers.windows(found, 4096)) == {ONE: servers.DEFAULT_WINDOW, TWO: 64}
+
+
+def test_a_run_begins_with_no_server_that_contradicts_and_not_without_any() -> None:
+    with pytest.raises(server_facts.AbsentError, match=f"no server answers at {ONE}"):
+        asyncio.run(server_facts.facts_of_those_there([ONE, TWO], transport=only()))
+    refused = only("two", told=lambda request: httpx.Response(401))
+    with pytest.raises(ServerError, match="refuses the key"):
+        asyncio.run(server_facts.facts_of_those_there([ONE, TWO], transport=refused))
+
+
 def test_a_key_that_the_facts_repeat_is_taken_out() -> None:
     found = facts(lambda request: httpx.Response(200, json={"model_path": KEY, "version": f"1-{KEY}"}))
     assert (found.model, found.version) == ("[secret]", "1-[secret]")
@@ -269,6 +308,17 @@ def test_a_server_is_silent_where_requests_are_out_and_nothing_comes_for_longer_
     assert one.silent_seconds() == 0.0
     clock[0] += 500.0
     assert one.silent_seconds() == 801.0
+    one.answered()
+    assert one.silent_seconds() == 0.0
+
+
+def test_a_server_that_is_away_is_silent_though_nothing_is_out(clock: list[float]) -> None:
+    _, (one,) = pool_of(ONE)
+    one.failed(Failure(reason="connection", detail="refused", next="wait"))
+    clock[0] += 299.0
+    assert one.silent_seconds() == 0.0
+    clock[0] += 2.0
+    assert one.silent_seconds() == 301.0
     one.answered()
     assert one.silent_seconds() == 0.0
 

@@ -9,7 +9,7 @@ like on the wire (engines do) nor whether it is a good one (verification does).
 import asyncio
 import contextvars
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -21,6 +21,7 @@ from .capture.own_loop import in_own_loop
 from .capture.planned import Following, Request, count_planned, planned_requests
 from .capture.progress import Progress, Tally
 from .capture.rejections import RejectedRows
+from .capture.returned import Returned
 from .capture.run_progress import progress_now
 from .capture.servers import DEFAULT_WINDOW, ServerPool, spread
 from .capture.transport import allow_connections, open_post
@@ -40,6 +41,7 @@ async def generate(
     target: Target,
     *,
     window: int | Mapping[str, int] = DEFAULT_WINDOW,
+    away: Container[str] = (),
     api_key: str = "",
     transport: httpx.AsyncBaseTransport | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -47,9 +49,10 @@ async def generate(
 ) -> Progress:
     """Generate what is missing of `folder`/prompts.parquet into its journal.
 
-    `window` is the number of requests in flight: over all servers, or by URL (`servers.windows`). `transport` is a
-    seam for tests. `on_progress` is called in this loop; the run has a loop and a thread of its own. `following` knows
-    the turns behind the first (turns.following). Returns the final counts.
+    `window` is the number of requests in flight: over all servers, or by URL (`servers.windows`). `away` are the URLs
+    at which nothing answers yet. `transport` is a seam for tests. `on_progress` is called in this loop; the run has a
+    loop and a thread of its own. `following` knows the turns behind the first (turns.following). Returns the final
+    counts.
 
     Cancelled (SIGINT, a notebook's stop button), it sends nothing more, waits `target.drain_seconds` for what is in
     flight, aborts the rest on the servers, and raises RunStopped; at a second cancellation it ends at once.
@@ -62,7 +65,8 @@ async def generate(
             caller.call_soon_threadsafe(on_progress, progress, context=context)
 
     windows = spread(target.urls, window)
-    run = _Run(folder, target, windows=windows, api_key=api_key, transport=transport, tell=tell, following=following)
+    pool = ServerPool(windows, away=away)
+    run = _Run(folder, target, pool, api_key=api_key, transport=transport, tell=tell, following=following)
     try:
         return await in_own_loop(run.main, on_stop=run.stop)
     finally:
@@ -83,16 +87,16 @@ class _Run:
         self,
         folder: Path,
         target: Target,
+        pool: ServerPool,
         *,
-        windows: Mapping[str, int],
         api_key: str,
         transport: httpx.AsyncBaseTransport | None,
         tell: Callable[[Progress], None],
         following: Following | None,
     ) -> None:
-        self.folder, self.target, self.windows, self.tell = folder, target, windows, tell
+        self.folder, self.target, self.pool, self.tell = folder, target, pool, tell
         self.api_key, self.transport, self.following = api_key, transport, following
-        self.pool, self.tally = ServerPool(windows), Tally()
+        self.tally = Tally()
         self.stopping, self.over = asyncio.Event(), asyncio.Event()
         self.foreseen = self.present = 0
         self.started = time.monotonic()
@@ -110,7 +114,7 @@ class _Run:
 
     async def main(self) -> Progress:
         """The whole run; the journal is open while it lasts."""
-        target, connections = self.target, sum(self.windows.values())
+        target, connections = self.target, sum(server.window for server in self.pool.servers)
         allow_connections(connections)
         with open_journal(self.folder / target.shard.file_name(JOURNAL)) as self.journal:
             self.rejected = RejectedRows(self.folder, shard=target.shard)
@@ -127,6 +131,7 @@ class _Run:
                     self.asker,
                     self.pool,
                     self.given_up,
+                    Returned(target.facts, api_key=self.api_key, transport=self.transport),
                     keep=self.keep,
                     failed=self.tally.failed,
                     stopping=self.stopping,

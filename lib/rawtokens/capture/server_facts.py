@@ -5,7 +5,7 @@ flight. This module does not know what a run is, nor how /generate is asked (`tr
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import aiohttp
@@ -24,8 +24,12 @@ UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
 
 _ALIKE = (
     *("engine", "version", "model", "served_name", "tokens_route"),
-    *("weight_version", "dtype", "quantization", "vocabulary_size"),
+    *("weight_version", "dtype", "quantization", "vocabulary_size", "context_length"),
 )
+
+
+class AbsentError(ServerError):
+    """Nothing answers at a server's address."""
 
 
 def generate_client(
@@ -49,21 +53,57 @@ async def facts_of(
 async def all_facts(
     urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
 ) -> dict[str, ServerFacts]:
-    """The facts of every server, by URL; they must agree on model and weight version.
+    """The facts of every server, by URL; they must agree on model, weights and context.
 
-    Raises ServerError where one can't be reached, refuses the key, or differs from the first.
+    Raises AbsentError where one can't be reached, ServerError where one refuses the key, or differs from the first.
     """
     async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
         answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls])
-    first = answers[0]
-    for url, facts in zip(urls, answers, strict=True):
-        for name in _ALIKE:
-            ours, theirs = getattr(first, name), getattr(facts, name)
-            if ours is not None and theirs is not None and ours != theirs:
-                raise ServerError(
-                    f"{name} is {theirs!r} at {url} but {ours!r} at {urls[0]}; servers of one run must be alike"
-                )
-    return dict(zip(urls, answers, strict=True))
+    return _alike(dict(zip(urls, answers, strict=True)))
+
+
+async def facts_of_those_there(
+    urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+) -> dict[str, ServerFacts]:
+    """As `all_facts`, without the servers that can't be reached; raises AbsentError where none can."""
+    async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
+        answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls], return_exceptions=True)
+    found: dict[str, ServerFacts] = {}
+    for url, answer in zip(urls, answers, strict=True):
+        if isinstance(answer, ServerFacts):
+            found[url] = answer
+        elif not isinstance(answer, AbsentError):
+            raise answer
+    if not found:
+        raise next(answer for answer in answers if isinstance(answer, AbsentError))
+    return _alike(found)
+
+
+def there_in_words(urls: Sequence[str], found: Mapping[str, ServerFacts]) -> str:
+    """Which servers a run begins with."""
+    absent = [url for url in urls if url not in found]
+    text = f"Servers that answer: {len(found)} of {len(urls)}."
+    return f"{text} Not there, and taken up once they are: {', '.join(absent)}." if absent else text
+
+
+def difference(ours: ServerFacts, theirs: ServerFacts) -> str:
+    """The name of the first fact in which two servers of a run may not differ and do; "" where there is none.
+
+    What one of them does not tell is no difference.
+    """
+    told = ((name, getattr(ours, name), getattr(theirs, name)) for name in _ALIKE)
+    return next((name for name, here, there in told if None not in (here, there) and here != there), "")
+
+
+def _alike(found: dict[str, ServerFacts]) -> dict[str, ServerFacts]:
+    url, first = next(iter(found.items()))
+    for other, facts in found.items():
+        if name := difference(first, facts):
+            raise ServerError(
+                f"{name} is {getattr(facts, name)!r} at {other} but {getattr(first, name)!r} at {url}; servers of one "
+                "run must be alike"
+            )
+    return found
 
 
 async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFacts:
@@ -83,12 +123,12 @@ async def _facts(client: httpx.AsyncClient, url: str, api_key: str) -> ServerFac
     return sglang.server_facts(model_info, server_info, models, secret=api_key)
 
 
-async def _offers(client: httpx.AsyncClient, url: str) -> bool:
-    """Whether a route is there: one that is off refuses even what is malformed (vLLM: 403)."""
+async def _offers(client: httpx.AsyncClient, url: str) -> bool | None:
+    """Whether a route is there: one that is off refuses even what is malformed (vLLM: 403). None without an answer."""
     try:
         reply = await client.post(url, json={}, timeout=CONNECT_SECONDS)
     except UNANSWERED:
-        return False
+        return None
     return reply.status_code in (400, 422)
 
 
@@ -98,7 +138,7 @@ async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str)
         reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
     except UNANSWERED as error:
         reason = one_line(error).replace(" ssl:default", "")  # aiohttp names its TLS settings, used or not
-        raise ServerError(
+        raise AbsentError(
             f"no server answers at {url} ({reason}); start it (`rawtokens serve-demo` starts the "
             "demo's) or correct servers.urls"
         ) from error

@@ -6,7 +6,7 @@ This module does not know what a run is, what a server tells of itself (`server_
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from ..engines.answers import Failure, ServerFacts
@@ -49,6 +49,7 @@ class Server:
         self.given_up: list[Rejection] = []  # rows without a good answer of any row since
         self.room = window  # at the most; less after it said that its queue is full, or broke down again and again
         self.alone = False  # whether no other request was out when it broke down the last time
+        self.away = False  # whether it broke down and has answered nothing since: it may come back as another one
         self._finished = 0  # good answers since it broke down
         self._slowest = min(_SLOWEST_IDS_A_SECOND, _SLOWEST_SERVER / window)
         self._rated = False  # whether an answer has told of its rate
@@ -57,7 +58,7 @@ class Server:
     def answered(self) -> None:
         """It answers: it rests no longer."""
         self.answered_at = self.resting_until = time.monotonic()
-        self.failures = 0
+        self.failures, self.away = 0, False
         self.room = min(self.window, self.room + 1)
 
     def finished(self, ids: int, seconds: float) -> None:
@@ -78,6 +79,7 @@ class Server:
         """Let it rest, longer with each failure in a row."""
         self.failed_at = time.monotonic()
         self.failure = failure
+        self.away = self.away or broke_down(failure)
         if failure.reason in _FULL:
             self.room = max(1, len(self.asked))
         if self.resting_until <= self.failed_at:
@@ -104,19 +106,23 @@ class Server:
         return max(60.0 + max_new_tokens / self._slowest, seen)
 
     def silent_seconds(self) -> float:
-        """For how long it has answered nothing although requests are out, where that is longer than it should be."""
-        if not self.asked:
+        """For how long it has answered nothing although it is away or requests are out, where that is too long."""
+        if not self.asked and not self.away:
             return 0.0
         now = time.monotonic()
-        silent = now - max(self.answered_at, min(asked.at for asked in self.asked.values()))
+        silent = now - max(self.answered_at, min((asked.at for asked in self.asked.values()), default=0.0))
         return silent if silent > max(_SILENT_SECONDS, 2.0 * self._longest) else 0.0
 
 
 class ServerPool:
     """Which of several servers is asked next: the least loaded of those with room that don't rest after a failure."""
 
-    def __init__(self, windows: Mapping[str, int]) -> None:
+    def __init__(self, windows: Mapping[str, int], *, away: Container[str] = ()) -> None:
+        """`away` are URLs at which nothing answers yet: each is probed before it is used."""
         self.servers = [Server(url, window) for url, window in windows.items()]
+        for server in self.servers:
+            server.away = server.url in away
+            server.failures = int(server.away)
 
     def choose(self) -> Server | None:
         """The server with the smallest share of its window in use; None where none has room.
@@ -179,8 +185,8 @@ def windows(facts: Mapping[str, ServerFacts], max_new_tokens: int) -> dict[str, 
 
 
 def spread(urls: Sequence[str], window: int | Mapping[str, int]) -> dict[str, int]:
-    """Requests in flight by URL; a total is shared out evenly, one each at the least."""
+    """Requests in flight by URL, 64 where `window` has none; a total is shared out evenly, one each at the least."""
     if not isinstance(window, int):
-        return {url: window[url] for url in urls}
+        return {url: window.get(url, DEFAULT_WINDOW) for url in urls}
     share, rest = divmod(window, len(urls))
     return {url: max(1, share + (place < rest)) for place, url in enumerate(urls)}

@@ -9,10 +9,12 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..engines.answers import Failure
 from ..records import ResponseLine
 from .asking import Asker
 from .given_up import GivenUp, breaks_servers, stopped_by
 from .planned import Request
+from .returned import Returned
 from .servers import Server, ServerPool, broke_down
 
 MAXIMUM_TRIES = 5
@@ -28,13 +30,14 @@ class Tries:
         asker: Asker,
         pool: ServerPool,
         given_up: GivenUp,
+        returned: Returned,
         *,
         keep: Callable[[ResponseLine], None],
         failed: Callable[[str], None],
         stopping: asyncio.Event,
         patience_seconds: float,
     ) -> None:
-        self._asker, self._pool, self._given_up = asker, pool, given_up
+        self._asker, self._pool, self._given_up, self._returned = asker, pool, given_up, returned
         self._keep, self._failed = keep, failed
         self._stopping, self._patience_seconds = stopping, patience_seconds
 
@@ -50,14 +53,15 @@ class Tries:
                 self._given_up.release(server)
                 return outcome
             self._failed(outcome.reason)
-            # A route that was there is gone for the moment: a proxy whose backend restarts says 404.
-            if outcome.next == "wait" or (outcome.reason == "no_generate_route" and server.proven):
+            if outcome.next == "wait" or _gone_for_the_moment(outcome, server):
                 server.failed(outcome)
                 breakdowns += broke_down(outcome)
                 if breakdowns >= MAXIMUM_BREAKDOWNS and server.alone:
                     await self._given_up.add(server, request, breaks_servers(outcome, breakdowns))
                     return None
                 continue
+            if outcome.reason == "connection":  # it answers already, perhaps after a restart
+                outcome = await self._returned.contradiction(server.url) or outcome
             server.answered()
             if outcome.next == "stop":
                 raise stopped_by(server, outcome)
@@ -79,16 +83,28 @@ class Tries:
                 await self._pause(self._pool.pause())
             elif not server.failures:
                 return server
-            elif failure := await self._asker.probe(server, request.prompt_ids[:1]):
-                if failure.next == "stop" and not server.proven:
+            elif failure := await self._not_well(server, request):
+                if failure.next == "stop" and not _gone_for_the_moment(failure, server):
                     raise stopped_by(server, failure)
                 server.failed(failure)
             elif server.failures:  # of many that waited for the same probe one says so, then all look for room
                 server.answered()
         return None
 
+    async def _not_well(self, server: Server, request: Request) -> Failure | None:
+        """Why a server that failed can't be used: it generates nothing, or has come back as another one."""
+        failure = await self._asker.probe(server, request.prompt_ids[:1])
+        if failure is None and server.away:
+            failure = await self._returned.contradiction(server.url)
+        return failure
+
     async def _pause(self, seconds: float) -> None:
         """Sleep, but no longer than until the run is stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
+
+
+def _gone_for_the_moment(failure: Failure, server: Server) -> bool:
+    """Whether a route that was there is missing: a proxy whose backend restarts says 404."""
+    return failure.reason == "no_generate_route" and server.proven

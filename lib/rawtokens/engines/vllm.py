@@ -190,7 +190,7 @@ def server_facts(
     models: Mapping[str, Json] | None,
     version: Mapping[str, Json] | None,
     *,
-    tokens_route: bool = False,
+    tokens_route: bool | None = False,
     secret: str = "",
 ) -> ServerFacts:
     """The facts of a run's manifest from /v1/models and /version, each None where absent; `secret` is taken out.
