@@ -1,6 +1,7 @@
 """What each arm makes of the same answers, exact ids under the real Kimi vocabulary; the data sets that heads read."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +16,7 @@ from rawtokens.demo.dialogue_record import CALLS_BEGIN, IM_END, THINK_END, Dialo
 from rawtokens.errors import InputError
 from rawtokens.fidelity.replies import Unread
 from rawtokens.records import PROMPTS_SCHEMA, Json, Prompt
-from rawtokens.study.arms import Arm, ArmRow, Source, as_read, cut_to, make_arm
+from rawtokens.study.arms import Arm, ArmRow, Source, as_read, cut_to, make_arm, read_rows_of
 from rawtokens.study.datasets import export_rows, vocabulary_files, write_arms, write_evaluation, write_vocabulary
 from rawtokens.study.forms import ARMS, MAX_NEW_TOKENS, form_of
 from rawtokens.study.other_author import other_reply
@@ -194,6 +195,24 @@ def test_every_arm_is_written_with_equal_ids_and_its_own_digest(source: Source, 
         assert sum(len(line["input_ids"]) for line in lines) == arm.positions
         assert arm.reasoning_ids == sum(map(reasoning_ids, lines))
     assert facts == write_arms(place, source.folder, source.tokenizer, form, lambda line: None)
+
+
+def test_the_program_of_the_page_for_people_with_gpus_writes_the_arms_of_an_export(
+    source: Source, kimi_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "NAME"
+    shutil.copytree(source.folder, folder)
+    page = (Path(__file__).parents[1] / "docs" / "train_a_drafter.md").read_text("utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    for place, own in (("outputs/RUN/NAME", folder), ("MODEL", kimi_folder)):
+        assert place in program
+        program = program.replace(place, str(own))
+    exec(compile(program, "page", "exec"), {})
+    rows = {
+        name: read_rows_of(folder / "training" / f"{name}.jsonl") for name in ("verbatim", "retokenised", "template")
+    }
+    assert len({sum(row.supervised for row in each) for each in rows.values()}) == 1
+    assert rows["verbatim"][0] == make_arm("verbatim", source).rows[0]
 
 
 def test_the_draft_vocabulary_is_the_exports(source: Source) -> None:
