@@ -2,7 +2,10 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
+from typing import BinaryIO, cast
 
 import msgspec
 import pytest
@@ -129,6 +132,57 @@ def test_a_killed_owners_lock_is_taken_over(tmp_path: Path) -> None:
         with journal.open_journal(path) as opened:
             opened.append(response("a#0/0"))
     assert path.read_bytes() == line("a#0/0")
+
+
+def test_a_start_waits_for_an_owner_that_is_dying(tmp_path: Path) -> None:
+    path = tmp_path / journal.JOURNAL
+    owner = ExitStack()
+    owner.enter_context(journal.open_journal(path))
+    Timer(0.3, owner.close).start()
+    with journal.open_journal(path) as opened:
+        opened.append(response("a#0/0"))
+    assert path.read_bytes() == line("a#0/0")
+
+
+class Counted:
+    """A file that counts its writes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.writes, self.fileno = file, 0, file.fileno
+
+    def write(self, content: bytes) -> int:
+        self.writes += 1
+        return self.file.write(content)
+
+
+def test_a_record_is_one_write_and_on_the_disk_within_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, synced = [100.0], list[int]()
+    monkeypatch.setattr("rawtokens.journal.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("rawtokens.journal.os.fsync", synced.append)
+    path = tmp_path / journal.JOURNAL
+    with path.open("ab", buffering=0) as opened_file:
+        file = Counted(opened_file)
+        opened = journal.Journal(path, cast("BinaryIO", file), KnownKeys())
+        for number in range(3):
+            opened.append(response(f"{number}#0/0", [5] * 100_000))
+        assert (file.writes, synced) == (3, [])
+        assert len(list(journal.read_keys(path))) == 3  # nothing waits in this process
+        clock[0] += 5.1
+        opened.append(response("3#0/0"))
+        opened.append(response("4#0/0"))
+        assert synced == [file.fileno()]
+        clock[0] += 5.1
+        opened.sync_when_due()  # while no answer comes
+        opened.sync_when_due()
+        assert synced == [file.fileno()] * 2
+
+
+def test_a_journal_is_on_the_disk_when_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    with journal.open_journal(tmp_path / journal.JOURNAL) as opened:
+        opened.append(response("a#0/0"))
+        monkeypatch.setattr("rawtokens.journal.os.fsync", synced.append)
+    assert len(synced) == 1
 
 
 def test_a_full_disk_stops_the_run_and_the_next_start_repairs() -> None:
