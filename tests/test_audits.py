@@ -135,6 +135,13 @@ def test_figures_draw_every_version() -> None:
     table = scores_table(CAPTURED, RETOKENISED, RERENDERED)
     (bars,) = audit_figures.lost_ids(found(20)).axes
     assert [text.get_text() for text in bars.texts][:2] == ["2 of 100 ids", "0 of 20 ids"]
+    lost = audit_takeaways.lost_table(found(20))
+    assert lost.fillna(-1).to_numpy().tolist()[:4] == [
+        ["re-tokenised", "reasoning", 2, 100, 0.02],
+        ["re-tokenised", "answer", 0, 20, 0.0],
+        ["re-tokenised", "tool calls", 0, 0, -1.0],
+        ["re-rendered", "reasoning", 100, 100, 1.0],
+    ]
     (lines,) = audit_figures.likelihood_by_position(likelihood_by_position(table)).axes
     assert [line.get_label() for line in lines.lines] == ["as captured", "re-tokenised", "re-rendered"]
     (losses,) = audit_figures.loss_behind_changes(loss_behind_changes(table)).axes

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -47,6 +48,43 @@ def test_cells_are_short_and_stripped_and_define_nothing(path: Path) -> None:
         assert cell.execution_count is None
         assert cell.source.count("\n") < 16
         assert not any(line.startswith(("def ", "class ", "async def ")) for line in cell.source.splitlines())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_what_one_does_needs_and_gets(path: Path) -> None:
+    first = nbformat.read(path, as_version=4).cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    assert re.findall(r"^\*\*(.*?):\*\*", first.source, flags=re.MULTILINE) == [
+        "What you do",
+        "What you need",
+        "What you get",
+    ]
+
+
+def shown(cell: nbformat.NotebookNode) -> list[str]:
+    """What a code cell calls to show something, in order: show (a figure), show_table, print; of what it prints no
+    text of its own alone."""
+    calls = [node for node in ast.walk(compile_cell(cell.source)) if isinstance(node, ast.Call)]
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    computed = [call for call in calls if not (call.args and isinstance(call.args[0], ast.Constant))]
+    names = [ast.unparse(call.func).removeprefix("display.") for call in computed]
+    return [name for name in names if name in ("show", "show_table", "print")]
+
+
+def compile_cell(source: str) -> ast.Module:
+    tree: ast.Module = compile(source, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return tree
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_under_each_figure_stands_a_computed_sentence_and_beside_it_a_table(path: Path) -> None:
+    cells = [shown(cell) for cell in code_cells(path)]
+    for cell, following in zip(cells, [*cells[1:], []], strict=True):
+        for place, name in enumerate(cell):
+            if name == "show":
+                assert "print" in cell[place:], "no sentence under a figure"
+                assert "show_table" in [*cell, *following], "no table beside a figure"
 
 
 @pytest.mark.engine

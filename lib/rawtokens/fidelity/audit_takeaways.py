@@ -100,6 +100,19 @@ def loss_behind_changes(table: pd.DataFrame, found: list[Change]) -> str:
     return " ".join(sentences) or "No scored row changes, so nothing is lost."
 
 
+def lost_table(audits: Audits) -> pd.DataFrame:
+    """What `audit_figures.lost_ids` draws: a line a way and kind of text, with the ids lost, of how many, and the share
+    (null of none)."""
+    ways = {"re-tokenised": audits.drift, "re-rendered": audits.rerendering}
+    kinds = {"reasoning": "reasoning", "answer": "answer", "tool_call": "tool calls"}
+    rows = [
+        [way, words, rates[f"{kind}_ids_lost"].count, rates[f"{kind}_ids_lost"].of, rates[f"{kind}_ids_lost"].share]
+        for way, rates in ways.items()
+        for kind, words in kinds.items()
+    ]
+    return pd.DataFrame(rows, columns=["way", "text", "ids lost", "of ids", "share lost"])
+
+
 def examples(audits: Audits, decoder: Decoder) -> pd.DataFrame:
     """The first changes on record: where, and both spellings as ids and text."""
     columns = ["key", "position", "where", "captured", "re-tokenised"]

@@ -22,8 +22,8 @@ def compare_runs(
 ) -> Path:
     """Execute notebook 07 on the folders of two runs, or on the data sets of `first` alone; returns the report's path.
 
-    A folder of a single data set does as well. The run's index, where there is one, names the report. Raises InputError, before a kernel starts, where one of them holds no
-    verified data set, and as `execute_notebook` does.
+    A folder of a single data set does as well. The run's index, where there is one, names the report. Raises
+    InputError, before a kernel starts, where one of them holds no verified data set, and as `execute_notebook` does.
     """
     files = [path for folder in (first, second) if folder for path in _verified(folder)]
     place = second or first
