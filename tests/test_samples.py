@@ -254,3 +254,20 @@ def test_a_reason_that_no_shape_s_row_has_gets_a_row_of_its_own(tmp_path: Path) 
     assert (added.key, added.reasons, added.shape) == ("y#0/0", ["closer_repeated"], "closed")
     shown = {reason for sample in [*by_shape, added] for reason in sample.reasons}
     assert shown == {reason for row in rows for reason in row["reasons"]}
+
+
+def test_a_loop_is_shown_with_its_measure() -> None:
+    sample = Sample(
+        key="a#0/0",
+        shape="closed",
+        rows=1,
+        verdict="flag",
+        reasons=["loop", "role_id_in_output"],
+        finish_reason="stop",
+        prompt_ids=[1, OPENER],
+        output_ids=[2, CLOSER, *range(5, 55), *[3, 4] * 103, END],
+        reasoning_tokens=1,
+        ends_with_stop=True,
+    )
+    html = samples.sample_html(sample, TextDecoder({}))
+    assert "verdict flag (loop: 80% of its last 256 ids repeat an n-gram, role_id_in_output)" in html

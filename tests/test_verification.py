@@ -294,10 +294,24 @@ def test_a_stripped_stop_id_is_rejected_and_never_put_back() -> None:
     assert found["output_ids"] == [1, CLOSER, 2]
 
 
-def test_a_stop_string_or_no_match_needs_no_stop_id() -> None:
-    for matched in ("###", None):
-        found = row([1, CLOSER, 2], matched=matched)
-        assert (found["verdict"], found["reasons"], found["ends_with_stop"]) == ("accept", [], False)
+def test_a_stop_string_needs_no_stop_id() -> None:
+    found = row([1, CLOSER, 2], matched="###")
+    assert (found["verdict"], found["reasons"], found["ends_with_stop"]) == ("accept", [], False)
+
+
+@pytest.mark.parametrize(
+    ("output_ids", "finish_reason", "reasons"),
+    [
+        ([1, CLOSER, 2], "stop", ["stop_not_shown"]),
+        ([1, CLOSER, 2, END], "stop", []),
+        ([1, CLOSER, 2], "length", ["truncated_in_answer"]),
+        ([], "stop", ["empty", "never_closed"]),
+    ],
+)
+def test_an_end_that_nothing_shows_is_a_doubt(output_ids: list[int], finish_reason: str, reasons: list[str]) -> None:
+    """A wrapper may strip the stop id, its count and its name."""
+    found = row(output_ids, matched=None, finish_reason=finish_reason)
+    assert (found["reasons"], found["ends_with_stop"]) == (reasons, output_ids[-1:] == [END])
 
 
 def test_another_id_that_the_server_matched_is_the_stop_id() -> None:
@@ -405,6 +419,7 @@ def test_a_row_with_several_reasons_names_all_and_takes_the_worst_verdict() -> N
     assert found["reasons"] == [
         "stop_in_middle",
         "count_mismatch",
+        "stop_not_shown",
         "never_closed",
         "opener_in_output",
         "role_id_in_output",

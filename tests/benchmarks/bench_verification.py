@@ -145,6 +145,7 @@ def responses(ids: int, rows: int) -> ResponseColumns:
         outputs=IdLists(flat, offsets),
         finish_reasons=["stop"] * rows,
         matched_ids=np.full(rows, END),
+        unmatched=np.zeros(rows, dtype=np.bool_),
         fingerprints=["f"] * rows,
         prompt_tokens=np.full(rows, len(PROMPT)),
         completion_tokens=np.diff(offsets),

@@ -9,11 +9,14 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from ..markers import Channels, Markers, last_position, thinking_mode
 from ..records import Thinking
+from ..response_checks.repetition import WINDOW, repeated_share
+from ..response_checks.response_columns import IdLists
 from .decoded import Decoder, Segment, segments_html, show_segments, stands_at
 from .token_statistics import NO_REASON, SHAPES, VERDICTS, read_verified, reason_table
 from .wording import counted
@@ -141,12 +144,20 @@ def _sample(row: pd.Series, ids: dict[str, list[int]], rows: int) -> Sample:
 
 
 def _caption(sample: Sample) -> str:
-    reasons = f" ({', '.join(sample.reasons)})" if sample.reasons else ""
+    told = [f"{reason}: {_repeated(sample)}" if reason == "loop" else reason for reason in sample.reasons]
+    reasons = f" ({', '.join(told)})" if told else ""
     return (
         f"{sample.shape}, one of {counted(sample.rows, 'row')}: key {sample.key}, verdict {sample.verdict}{reasons}, "
         f"{counted(len(sample.prompt_ids), 'prompt id')}, {counted(len(sample.output_ids), 'output id')}, "
         f"finish reason {sample.finish_reason}"
     )
+
+
+def _repeated(sample: Sample) -> str:
+    """The measure that makes a row a loop."""
+    body_tokens = np.array([len(sample.output_ids) - sample.ends_with_stop])
+    share = repeated_share(IdLists.from_lists([sample.output_ids]), body_tokens)[0]
+    return f"{share:.0%} of its last {WINDOW} ids repeat an n-gram"
 
 
 def _segments(sample: Sample, markers: Markers) -> list[Segment]:

@@ -32,6 +32,7 @@ DEFAULT_POLICY: dict[str, Verdict] = {
     "all_equal_ids": "reject",  # one id, at least 8 times: NaN weights give this
     "count_mismatch": "reject",  # the server counted other numbers of ids than stand here
     "id_out_of_vocabulary": "reject",  # prompt or output
+    "stop_not_shown": "flag",  # ended by itself, no matched id named, and the last id ends no turn
     "never_closed": "flag",
     "closer_repeated": "flag",  # a closer after the first, or any where the prompt had closed the thinking
     "opener_in_output": "flag",  # where the prompt had opened or closed already, or a second one
@@ -80,6 +81,7 @@ def reasons_of_ids(columns: ResponseColumns, segments: Segments, shapes: NDArray
         "empty": segments.body_tokens == 0,
         "stop_missing": stopped & named & (outputs.last_ids() != columns.matched_ids),
         "stop_in_middle": segments.inner_stop,
+        "stop_not_shown": stopped & columns.unmatched & ~segments.ends_with_stop & (outputs.lengths > 0),
         "all_equal_ids": all_equal(outputs, segments.body_tokens),
         "count_mismatch": (columns.prompt_tokens != prompts.lengths) | (columns.completion_tokens != outputs.lengths),
         "never_closed": shapes == "never_closed",

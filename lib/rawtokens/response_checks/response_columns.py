@@ -120,6 +120,7 @@ class ResponseColumns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     outputs: IdLists
     finish_reasons: list[str]
     matched_ids: NDArray[np.int64]  # NO_ID where `matched` is no id
+    unmatched: NDArray[np.bool_]  # whether `matched` is null
     fingerprints: list[str]
     prompt_tokens: NDArray[np.int64]  # the server's count
     completion_tokens: NDArray[np.int64]  # the server's count
@@ -159,6 +160,7 @@ def _columns(
             outputs=outputs(),
             finish_reasons=[response.finish_reason for response in responses],
             matched_ids=np.array(matched, dtype=np.int64),
+            unmatched=np.array([response.matched is None for response in responses], dtype=np.bool_),
             fingerprints=[response.fingerprint for response in responses],
             prompt_tokens=counts[:, 0],
             completion_tokens=counts[:, 1],
