@@ -287,15 +287,43 @@ def test_what_is_missing_or_wrong_is_told_before_a_kernel_starts(
     with pytest.raises(InputError, match="SERVER_AUTH"):
         run(notebooks, plan(msgspec.structs.replace(settings, servers=keyed), tmp_path))
     (tmp_path / "b.jsonl").unlink()
-    with pytest.raises(InputError, match=r"b\.jsonl of B does not exist; correct datasets\.B\.prompts"):
+    with pytest.raises(InputError, match=r"b\.jsonl does not exist; correct datasets\.B\.prompts"):
         run(notebooks, plan(settings, tmp_path))
     (tmp_path / "b.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"b\.jsonl of B is no file"):
+    with pytest.raises(InputError, match=r"b\.jsonl is no file; give datasets\.B\.prompts a file"):
         run(notebooks, plan(settings, tmp_path))
     shutil.rmtree(tmp_path / "model")
     with pytest.raises(TokenizerError, match=r"no such folder; correct model\.tokenizer"):
         run(notebooks, plan(settings, tmp_path))
     assert notebooks.ran == []
+
+
+@pytest.mark.parametrize(
+    ("key", "named", "stages"),
+    [
+        ("model.prompt_encoder", "model: {tokenizer: ./model, prompt_encoder: 'gone.py:encode'}", ["", "01", "03"]),
+        (
+            "datasets.A.tool_function",
+            "datasets: {A: {prompts: a.jsonl, turns: each, tool_function: 'gone.py:f'}}",
+            [""],
+        ),
+        ("training.evaluation_prompts", "training: {evaluation_prompts: [a.jsonl, gone.py]}", [""]),
+        ("training.evaluation_prompts", "training: {evaluation_prompts: ['gone.py*']}", [""]),
+    ],
+)
+def test_every_file_that_a_run_file_names_is_missed_before_a_kernel_starts(
+    notebooks: Notebooks, settings: RunFile, tmp_path: Path, key: str, named: str, stages: list[str]
+) -> None:
+    lines = {line.partition(":")[0]: line for line in RUN.splitlines()}
+    lines[named.partition(":")[0]] = named
+    (tmp_path / "run.yaml").write_text("\n".join(lines.values()))
+    changed = load_run_file(tmp_path / "run.yaml")
+    if "A" in changed.datasets and "B" in changed.datasets:
+        run(notebooks, plan(settings, tmp_path))
+    for stage in stages:
+        with pytest.raises(InputError, match=rf"gone\.py.*{key}|gone\.py\* finds no file"):
+            run(notebooks, plan(changed, tmp_path, stage=stage, datasets=("A",)))
+        assert notebooks.ran == []
 
 
 def test_a_second_run_over_the_same_data_set_is_refused(

@@ -209,6 +209,15 @@ def test_what_can_not_be_published_is_told_before_anything_is_exported(
     assert not (folder / "training").exists()
 
 
+def test_evaluation_prompts_that_are_not_there_are_missed_before_anything_is_exported(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_file.parent / "evaluation.jsonl").unlink()
+    assert run(run_file) == 2
+    assert "evaluation.jsonl does not exist; correct training.evaluation_prompts" in capsys.readouterr().err
+    assert not (run_file.parent / "outputs" / "r" / "A" / "training").exists()
+
+
 class Hub:
     """Stands where the hub's client stands, and keeps what it was given."""
 

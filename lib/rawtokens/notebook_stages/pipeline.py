@@ -13,17 +13,16 @@ import msgspec
 
 from ..addresses import api_key_from
 from ..capture.planned import count_missing
-from ..conversations import prompt_files
-from ..errors import InputError, TokenizerError
+from ..errors import InputError
 from ..journal import REJECTED
 from ..locking import lock
 from ..prompts import PROMPTS
 from ..reporting.wording import counted
-from ..run_file import RunFile, looks_like_path
+from ..run_file import RunFile
 from ..runs import MANIFEST, guard_settings
 from ..shards import WHOLE, Shard
 from ..turns.setup import unit_of
-from .stage_files import check_made, stage_files
+from .stage_files import check_made, check_named, stage_files
 from .stage_parameters import Scalar, prompt_options, shown_settings, stage_parameters
 
 NOTEBOOKS = {
@@ -143,23 +142,10 @@ def _check_server(plan: Plan, on_line: Callable[[str], None], urls: Sequence[str
 
 
 def _check_inputs(plan: Plan) -> None:
-    """Refuse a missing prompt file, tokenizer folder or key before a kernel starts."""
-    tokenizer = plan.settings.model.tokenizer
-    if looks_like_path(tokenizer) and not Path(tokenizer).is_dir():
-        raise TokenizerError(
-            f"tokenizer {tokenizer}: no such folder; correct model.tokenizer "
-            "(`rawtokens demo-model DIR` makes the demo's)"
-        )
-    for name in plan.datasets:
-        folder = plan.run_folder / name
-        if "01" in plan.stages:
-            for prompts in prompt_files(plan.settings.datasets[name].prompts):
-                if not prompts.exists():
-                    raise InputError(f"prompt file {prompts} of {name} does not exist; correct datasets.{name}.prompts")
-                if not prompts.is_file():
-                    raise InputError(f"{prompts} of {name} is no file; give a file, or a pattern such as {prompts}/*")
-        else:
-            check_made(folder, plan.stages[0], name)
+    """Refuse a missing file, tokenizer folder or key before a kernel starts."""
+    check_named(plan.settings, plan.datasets, plan.stages)
+    for name in plan.datasets if "01" not in plan.stages else ():
+        check_made(plan.run_folder / name, plan.stages[0], name)
     if "00" in plan.stages or _lacking(plan):
         api_key_from(plan.settings.servers.api_key_env or "")
 

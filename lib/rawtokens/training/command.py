@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import InputError
+from ..notebook_stages.stage_files import check_named
 from ..reporting.data_card import data_card
 from ..target.target_tokenizer import load_tokenizer
 from .card import loaded_format
@@ -33,10 +34,11 @@ def export_datasets(
     unknown = [name for name in formats or () if name not in FORMATS]
     if unknown:
         raise InputError(f"--format {unknown[0]} is not known; expected one of {', '.join(FORMATS)}")
+    check_named(plan.settings, plan.datasets, ("05",))  # before the work, which takes minutes
     settings, model = plan.settings.training, plan.settings.model
     if formats:
         settings = msgspec.structs.replace(settings, formats=tuple(dict.fromkeys(formats)))
-    if to:  # before the work, which takes minutes
+    if to:
         check_place(to)
         loaded_format(settings.formats)
         data_card(plan.run_folder / plan.datasets[0], plan.datasets[0])
