@@ -96,6 +96,12 @@ def test_a_page_stays_under_a_megabyte_and_says_what_it_leaves_out(tmp_path: Pat
     assert "The end." in html
 
 
+def test_text_is_counted_as_it_stands_in_the_page(tmp_path: Path) -> None:
+    html = page_of(tmp_path, code_cell(*[new_output("stream", name="stdout", text='"' * 19_000)] * 15))
+    check_page(html)  # &#34; is five times as long
+    assert html.count("[left out: the report is full") == 15 - 9
+
+
 def test_a_failure_stands_on_top_with_the_next_step(tmp_path: Path) -> None:
     error = new_output("error", ename="ServerError", evalue="no server at X", traceback=["Traceback", "File 1"])
     html = page_of(tmp_path, new_markdown_cell("# Generate"), code_cell(source="before()"), code_cell(error))

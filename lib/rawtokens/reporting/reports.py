@@ -129,7 +129,7 @@ def _within(blocks: Iterable[dict[str, object]], limit: int) -> list[dict[str, o
     kept: list[dict[str, object]] = []
     used = 0
     for block in blocks:
-        size = len(str(block.get("html") or block.get("text")).encode())
+        size = len(Markup.escape(block.get("html") or block.get("text")).encode())  # as the template writes it
         if block["kind"] in ("html", "text", "said") and used + size > limit:
             kept.append(
                 {"kind": "text", "text": "[left out: the report is full; the executed notebook has this output]"}
