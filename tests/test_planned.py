@@ -1,16 +1,21 @@
+import asyncio
+import json
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rawtokens.capture.known_keys import KnownKeys
 from rawtokens.capture.planned import count_missing, count_planned, planned_keys, planned_requests, seeded
-from rawtokens.journal import append_rejections
+from rawtokens.generation import Target, generate
+from rawtokens.journal import JOURNAL, append_rejections, read_responses
 from rawtokens.records import PROMPTS_SCHEMA, Rejection, Sampling
 from rawtokens.shards import Shard
 
@@ -118,3 +123,53 @@ def test_reading_prompts_imports_no_large_library_while_the_loop_of_a_run_waits(
     program += "print('pyarrow.compute' in {*sys.modules} - before)"
     ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
     assert ran.stdout == "\nFalse\n"
+
+
+class PrefixCache:
+    """A server's prefix cache: pages of 16 ids behind all ids before them, the least used thrown out first.
+
+    What is computed at the same time is not in it yet.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self.room, self.pages = pages, OrderedDict[bytes, None]()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        ids = sent["input_ids"]
+        pages = [bytes(str(ids[:end]), "ascii") for end in range(16, len(ids) + 1, 16)]
+        cached = 16 * len(list(takewhile(self.pages.__contains__, pages)))
+        await asyncio.sleep(0.002)
+        for page in pages:
+            self.pages[page] = None
+            self.pages.move_to_end(page)
+        while len(self.pages) > self.room:
+            self.pages.popitem(last=False)
+        meta = {"id": sent["rid"], "finish_reason": {"type": "length"}, "cached_tokens": cached}
+        meta |= {"prompt_tokens": len(ids), "completion_tokens": 1}
+        return httpx.Response(200, json={"output_ids": [5], "meta_info": meta})
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_a_prefix_cache_serves_what_prompts_share_and_would_not_in_the_order_of_the_file(
+    samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 beginnings of 160 ids, eight prompts each, shuffled; the cache holds 24 of the beginnings."""
+
+    def cached_share(folder: Path) -> float:
+        folder.mkdir()
+        write_prompts(folder, {str(number): [number % 64] * 160 + [300, number] for number in range(512)})
+        sampling = Sampling(max_new_tokens=1, samples_per_prompt=samples)
+        settings: dict[str, object] = {"urls": ("http://one:1",), "sampling": sampling, "stop_ids": (1,)}
+        asked = Target(**settings, vocabulary_size=1000, fingerprint="f")  # type: ignore[arg-type]
+        transport = httpx.MockTransport(PrefixCache(240))
+        asyncio.run(generate(folder, asked, window=16, transport=transport))
+        found = list(read_responses(folder / JOURNAL))
+        assert len(found) == 512 * samples
+        return sum(item.cached_tokens for item in found) / sum(item.prompt_tokens for item in found)
+
+    ordered = cached_share(tmp_path / "ordered")
+    monkeypatch.setattr("rawtokens.capture.planned._beginnings", lambda ids: b"")
+    monkeypatch.setattr("rawtokens.capture.planned._LANES", 1)
+    assert ordered > 0.8
+    assert cached_share(tmp_path / "file") < {1: 0.05, 4: 0.75}[samples]
