@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_journal import line, rejection, response
 
 from rawtokens import journal
-from rawtokens.capture.known_keys import KnownKeys
+from rawtokens.capture.known_keys import KEY_START, KnownKeys
 from rawtokens.errors import InputError, LockedError, RunStopped
 from rawtokens.locking import lock
 from rawtokens.shards import Shard
@@ -42,6 +42,8 @@ def test_any_cut_and_any_garbage_behind_it_cost_no_whole_row(
     path = tmp_path_factory.mktemp("cut") / journal.JOURNAL
     whole = [line(f"{number}#0/0") for number in range(rows)]
     text = b"".join(whole)[:cut] + tail
+    start = text[: len(KEY_START)].partition(b"\0")[0]
+    assume(start[:1] not in (b"{", b"[", b" ") or KEY_START.startswith(start))  # else it is another program's file
     path.write_bytes(text)
     kept = text[: text.rfind(b"\n") + 1]
     rest = text[len(kept) :]
@@ -68,6 +70,20 @@ def test_whole_lines_of_garbage_are_refused_and_nothing_is_taken_out(
     whole = tail[: tail.rfind(b"\n") + 1]
     assert path.read_bytes() == line("a#0/0") + whole
     assert b"".join(fragment.read_bytes() for fragment in path.parent.glob("*.torn-*")) == tail[len(whole) :]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [b'[{"text": "a"}]', b'[{"text": "a"},\n{"text": "b"}]', b'{"text": "a"}\n{"text": "b"', b' {"key":"a#0/0"}'],
+)
+def test_a_file_of_another_program_is_left_whole_to_the_last_byte(tmp_path: Path, foreign: bytes) -> None:
+    """Its last line has no newline, as a torn one of this kit."""
+    path = tmp_path / journal.JOURNAL
+    path.write_bytes(foreign)
+    with pytest.raises(InputError, match=r"line 1 is no record of this kit.*--where foreign"):
+        journal.open_journal(path).__enter__()
+    assert path.read_bytes() == foreign
+    assert not list(tmp_path.glob("*.torn-*"))
 
 
 FULL = """

@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from .atomic_files import append_atomically, write_atomically
-from .capture.known_keys import KnownKeys, key_at, scan_keys
+from .capture.known_keys import KnownKeys, key_at, refuse_foreign, scan_keys
 from .capture.torn_tails import repair_tail, response_of
 from .errors import InputError, RawTokensError, RunStopped
 from .locking import lock, refuse_locked
@@ -106,6 +106,7 @@ def open_journal(path: Path, *, wait_seconds: float = 10.0) -> Iterator[Journal]
             if _shards_of(other) != _shards_of(path):
                 refuse_locked(other)
         try:
+            refuse_foreign(path)
             repair_tail(path)
             file = path.open("ab", buffering=0)
         except OSError as error:
@@ -142,7 +143,8 @@ def recorded_weights(folder: Path) -> str | None:
 
 def read_records(path: Path, kind: type[_Record]) -> Iterator[_Record]:
     """A journal's whole lines as `kind`, a Struct with some of Response's fields. Raises as `read_responses` does."""
-    return _records(path, _whole_lines(path), kind)
+    remedy = "`rawtokens retry RUN --dataset NAME --where foreign` sets such lines aside, or move the file away"
+    return _records(path, _whole_lines(path), kind, remedy=remedy)
 
 
 def journal_paths(folder: Path) -> list[Path]:
@@ -200,18 +202,18 @@ def _rejections(path: Path) -> Iterator[Rejection]:
         lines = path.read_bytes().splitlines()  # written whole: a last line without newline is an editor's, not torn
     except OSError as error:
         raise InputError(f"{path} can't be read: {error.strerror}; mend or move it, then run again") from error
-    return _records(path, ((number, line) for number, line in enumerate(lines, start=1) if line), Rejection)
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line)
+    return _records(path, numbered, Rejection, remedy="take the line out or move the file away")
 
 
-def _records(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[_Record]) -> Iterator[_Record]:
+def _records(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[_Record], *, remedy: str) -> Iterator[_Record]:
     decoder = msgspec.json.Decoder(kind)
     for number, line in lines:
         try:
             yield decoder.decode(line)
         except msgspec.MsgspecError as error:
             raise InputError(
-                f"{path}: line {number} is no record of this kit ({error}); take the line out or move the file away, "
-                "then run again"
+                f"{path}: line {number} is no record of this kit ({error}); {remedy}, then run again"
             ) from error
 
 

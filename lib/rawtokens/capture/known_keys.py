@@ -44,7 +44,9 @@ class KnownKeys:
 
     def __contains__(self, key: str) -> bool:
         digest = _digest(key)
-        return digest in self._new or bool(self._found(np.array([digest], dtype="S16"))[0])
+        if digest in self._new or not len(self._sorted):
+            return digest in self._new
+        return bool(self._found(np.array([digest], dtype="S16"))[0])
 
     def contains_each(self, keys: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each key is known, in order: 3 us a key among ten million."""
@@ -84,12 +86,29 @@ def scan_keys(path: Path) -> Iterator[bytes]:
             number += 1
             key = key_at(block, start, end)
             if key is None:
-                raise InputError(
-                    f"{path}: line {number} is no record of this kit (no key in front); `rawtokens retry RUN "
-                    "--dataset NAME --where foreign` sets such lines aside, or move the file away; then run again"
-                )
+                raise foreign_line(path, number)
             yield key
             start = end + 1
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise InputError for a file that begins as another program's JSON does: its end is no torn line of this kit.
+
+    It is to be set aside whole, so this comes before a tail is mended.
+    """
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(len(KEY_START)).partition(b"\0")[0]  # a power cut leaves NULs in place of a line's rest
+        if start[:1] in (b"{", b"[", b" ") and not KEY_START.startswith(start):
+            raise foreign_line(path, 1)
+
+
+def foreign_line(path: Path, number: int) -> InputError:
+    """The error of a line that another program wrote, with the command that sets such lines aside."""
+    return InputError(
+        f"{path}: line {number} is no record of this kit (no key in front); `rawtokens retry RUN --dataset NAME "
+        "--where foreign` sets such lines aside, or move the file away; then run again"
+    )
 
 
 def key_at(block: bytes | bytearray, start: int, end: int) -> bytes | None:
