@@ -44,11 +44,35 @@ RUN_BY: dict[str, tuple[str, str]] = {  # a command in a code block: the file th
         "check-server",
     ),
 }
+IN_THE_TEXT: dict[str, tuple[str, str]] = {  # the same of commands in sentences that are not in a block
+    "make setup": ("Makefile", ".venv/.ready: requirements.lock"),
+    "make lab": ("tests/test_lab.py", 'main(["lab"])'),
+    "make bench": ("tests/test_benchmarks.py", "bench_export.py"),
+    "make test-vllm": (".ci/run", "make test-vllm"),
+    "make test-trainers": (".ci/run", "make test-trainers"),
+    "make test-chromium": (".ci/run", "make test-chromium"),
+    "make study": (".ci/run", "make test-study"),
+    "make chaos": ("tests/test_chaos.py", "from chaos"),
+    "make drift-study": ("tests/test_drift_report.py", "drift_study.main("),
+    "make example": ("tests/test_example.py", "make_example"),
+    "rawtokens run": ("Makefile", "$(RUN) run"),
+    "rawtokens run RUN.yaml": ("Makefile", "$(RUN) run"),
+    "rawtokens run RUN.yaml --stage 01": ("tests/test_pipeline.py", 'stage="01"'),
+    "rawtokens run RUN.yaml --stage 02 --shard 2/8": ("tests/test_pipeline.py", "shard_of"),
+    "rawtokens retry": ("tests/test_retrying.py", '"retry"'),
+    "rawtokens serve-demo --model DIR": ("tests/test_server.py", "serve_in_foreground"),
+    "papermill --help-notebook NOTEBOOK": ("tests/test_readme.py", '"--help-notebook"'),
+}
 NOT_RUN = {  # with the reason; the rest of them is tried on the demo's model
     "python -m sglang.launch_server --model-path moonshotai/Kimi-K2.5 --revision COMMIT --trust-remote-code --tp 8 "
     "--host 0.0.0.0 --port 30000": "needs eight GPUs",
     "rawtokens run notebooks/kimi_k25.yaml": "needs that server",
     "rawtokens export RUN.yaml --dataset B1_glaive --to hub:OWNER/NAME": "needs the hub and a token",
+    "python -m rawtokens.demo.hit_rate URL .demo-model --per-kind 100": "asks 700 questions",
+    "python -m sglang_router.launch_router --worker-urls http://HOST1:30000 http://HOST2:30000": "needs two servers",
+    "python -c \"from huggingface_hub import HfApi; print(HfApi().model_info('moonshotai/Kimi-K2.5').sha)\"": (
+        "needs the hub"
+    ),
 }
 
 
@@ -68,10 +92,15 @@ def test_every_command_of_a_block_is_run_or_says_why_not() -> None:
     assert [line for line in in_blocks() if line not in RUN_BY and line not in NOT_RUN] == []
 
 
-@pytest.mark.parametrize("command", RUN_BY)
+def test_every_command_of_the_text_is_run_or_says_why_not() -> None:
+    found = {line for program in COMMANDS for line in everywhere(program)}
+    assert sorted(found - {*RUN_BY, *IN_THE_TEXT, *NOT_RUN}) == []
+    assert sorted({*RUN_BY, *IN_THE_TEXT, *NOT_RUN} - found) == []
+
+
+@pytest.mark.parametrize("command", [*RUN_BY, *IN_THE_TEXT])
 def test_what_is_said_to_run_a_command_holds_it(command: str) -> None:
-    file, words = RUN_BY[command]
-    assert command in in_blocks()
+    file, words = {**IN_THE_TEXT, **RUN_BY}[command]
     assert words in (ROOT / file).read_text(encoding="utf-8")
 
 
