@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,9 +37,10 @@ def run_file(tmp_path: Path) -> Path:
     return tmp_path / "run.yaml"
 
 
-def start(run_file: Path, server: SlowServer) -> "subprocess.Popen[str]":
+def start(run_file: Path, server: SlowServer, *others: str) -> "subprocess.Popen[str]":
+    urls = [*others, server.url]
     run_file.write_text(
-        f"run: tiny\nmodel: {{tokenizer: ./tokenizer}}\nservers: {{urls: ['{server.url}'], max_in_flight: {WINDOW}}}\n"
+        f"run: tiny\nmodel: {{tokenizer: ./tokenizer}}\nservers: {{urls: {urls}, max_in_flight: {WINDOW}}}\n"
         "datasets: {A: {prompts: a.jsonl}}\n"
     )
     arguments = ["run", str(run_file), "--outputs", str(run_file.parent / "outputs"), "--stage", "02"]
@@ -100,6 +102,17 @@ def test_a_run_is_stopped_twice_and_goes_on_where_it_was(run_file: Path) -> None
     planned = [f"{key}/0" for key in pq.read_table(folder / "prompts.parquet")["key"].to_pylist()]
     assert sorted(keys(run_file)) == sorted(planned)
     assert len(server.asked) == PROMPTS - QUICK - 1
+
+
+def test_a_run_begins_though_one_of_its_servers_is_away(run_file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        absent = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with slow_server(quick=PROMPTS) as server:
+        done = start(run_file, server, absent)
+        said, error = done.communicate(timeout=180)
+    assert (done.returncode, error) == (0, "")
+    assert f"Servers that answer: 1 of 2. Not there, and taken up once they are: {absent}." in said
+    assert len(keys(run_file)) == PROMPTS
 
 
 def test_a_kernel_of_papermill_itself_dies_with_its_parent(run_file: Path) -> None:
