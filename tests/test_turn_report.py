@@ -65,6 +65,12 @@ def test_endings_are_told_with_their_reason(folder: Path) -> None:
         "turns": [6, 2],
         "turns foreseen": [7, 5],
     }
+    assert report.turn_table(found).to_dict("list") == {
+        "turns": [1, 2, 3],
+        "conversations": [1, 2, 1],
+        "complete": [1, 1, 1],
+        "never_closed": [0, 1, 0],
+    }
     assert report.endings_said(found) == (
         "3 of 4 conversations came to their end; 1 ended early, most often by never_closed (1)."
     )
@@ -74,10 +80,11 @@ def test_what_goes_on_is_told_and_nothing_is_said_of_nothing(folder: Path, targe
     going = prepare(tmp_path / "going", target, ROWS)
     assert report.endings_said(report.conversations(going)) == "No conversation has begun."
     assert report.ending_table(report.conversations(going)).empty
+    assert report.turn_table(report.conversations(going)).empty
     lines = (folder / "raw_responses.jsonl").read_bytes().splitlines(keepends=True)
     (going / "raw_responses.jsonl").write_bytes(lines[0])
     assert report.endings_said(report.conversations(going)) == (
-        "0 of 1 conversation came to its end, 1 go on; none ended early."
+        "0 of 1 conversation came to its end, 1 goes on; none ended early."
     )
 
 

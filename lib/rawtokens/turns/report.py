@@ -92,6 +92,13 @@ def ending_table(found: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("conversations", ascending=False, kind="stable").rename_axis("end").reset_index()
 
 
+def turn_table(found: pd.DataFrame) -> pd.DataFrame:
+    """`conversations` by the turns that they came to: columns turns, conversations, and one a way of ending."""
+    table = pd.crosstab(found["turns"], found["end"])
+    table.insert(0, "conversations", table.sum(axis=1))
+    return table.rename_axis(index="turns", columns=None).reset_index()
+
+
 def endings_said(found: pd.DataFrame) -> str:
     """How many conversations came to their end, and why others did not."""
     if found.empty:
