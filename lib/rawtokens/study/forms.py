@@ -24,7 +24,11 @@ LAYERS = (1, 2, 3)
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One size of the study. `unique_ids` are an arm's supervised ids in one epoch, `step_ids` those of one step."""
+    """One size of the study. `unique_ids` are an arm's supervised ids in one epoch, `step_ids` those of one step.
+
+    Small steps cost no more time, for that goes by positions: one verbatim head came to an acceptance length of 2.79 in
+    3 epochs of 64 ids a step at 2e-3, to 2.63 with 128 ids a step, to 2.73 in 6 epochs of 128 at 1e-3.
+    """
 
     name: str
     prompts: int
@@ -32,10 +36,10 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     unique_ids: int = 32_000
-    epochs: int = 6
-    step_ids: int = 128
+    epochs: int = 3
+    step_ids: int = 64
     draft_vocabulary: int = 1_024
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     confirmed: tuple[str, ...] = (VERBATIM, "template")
 
 
@@ -49,7 +53,6 @@ FORMS = {
         seeds=(1,),
         unique_ids=4_000,
         epochs=6,
-        step_ids=96,
         confirmed=(),
     ),
 }
