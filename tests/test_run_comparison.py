@@ -177,6 +177,10 @@ def test_greedy_answers_are_compared_by_key_and_prompt_ids(runs: tuple[Path, Pat
     found = greedy_answers.agreement(first, second)
     assert (found.keys, found.other_prompts, found.identical, found.cut_short) == (7, 1, 2, 1)
     assert dict(zip(found.part_keys, found.parted.tolist(), strict=True)) == {"a#0/0": 4, "b#0/0": 6, "f#0/0": 3}
+    in_parts = greedy_answers.agreement(first, second, most_ids=9)  # some nine parts of the keys
+    assert in_parts[:4] == found[:4]
+    places = dict(zip(in_parts.part_keys, in_parts.parted.tolist(), strict=True))
+    assert places == dict(zip(found.part_keys, found.parted.tolist(), strict=True))
     assert list(greedy_answers.agreement_table({"B": found}).loc["B"]) == pytest.approx([7, 1, 6, 2, 2 / 6, 1, 3, 4])
     assert comparison_takeaways.agreement({"B": found}, 1) == (
         "7 keys are in both, 1 of them with other prompt ids; 2 of 6 answers are identical id by id, 1 more is the "

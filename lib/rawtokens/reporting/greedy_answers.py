@@ -5,6 +5,7 @@ another way. This module does not know why two answers part.
 """
 
 import hashlib
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow.compute as pc
 
 from ..records import open_parquet
 from ..response_checks.response_columns import IdLists
@@ -45,13 +47,12 @@ def is_greedy(folder: Path) -> bool:
     return isinstance(sampling, dict) and sampling.get("temperature") == 0
 
 
-def agreement(first: Path, second: Path) -> Agreement:
-    """Compare the answers of two data sets' folders. Holds the ids of `second` (4 bytes each); `first` is streamed."""
-    known = {row.key: row._replace(output=row.output.copy()) for row in _rows(second)}
+def agreement(first: Path, second: Path, *, most_ids: int = 1 << 26) -> Agreement:
+    """Compare the answers of two data sets' folders, in bounded memory: of `second` some `most_ids` output ids (4 bytes
+    each) are held at a time, and both files are read once for each such part of the keys."""
     keys = other_prompts = identical = cut_short = 0
     parted: dict[str, int] = {}
-    for row in _rows(first):
-        other = known.get(row.key)
+    for row, other in _pairs(first, second, parts=1 + _output_ids(second) // most_ids):
         if other is None:
             continue
         keys += 1
@@ -97,6 +98,28 @@ def agreement_table(found: dict[str, Agreement]) -> pd.DataFrame:
             "median first difference (id)": float(np.median(each.parted)) if len(each.parted) else None,
         }
     return pd.DataFrame.from_dict(lines, orient="index")
+
+
+def _pairs(first: Path, second: Path, *, parts: int) -> Iterator[tuple["_Row", "_Row | None"]]:
+    """Each row of `first` with the one of the same key in `second`, a part of the keys after the other."""
+    for part in range(parts):
+        known = {
+            row.key: row._replace(output=row.output.copy()) for row in _rows(second) if _part(row.key, parts) == part
+        }
+        for row in _rows(first):
+            if _part(row.key, parts) == part:
+                yield row, known.get(row.key)
+
+
+def _part(key: str, parts: int) -> int:
+    return zlib.crc32(key.encode()) % parts
+
+
+def _output_ids(folder: Path) -> int:
+    with open_parquet(folder / "verified.parquet") as file:
+        return sum(
+            pc.sum(batch["output_tokens"]).as_py() or 0 for batch in file.iter_batches(columns=["output_tokens"])
+        )
 
 
 class _Row(NamedTuple):
