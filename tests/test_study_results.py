@@ -37,7 +37,7 @@ def head(arm: str, seed: int, counts: list[list[list[int]]]) -> Head:
         rows=5,
         steps=10,
         positions=900,
-        supervised_ids=300,
+        supervised_ids=150,
         loss=1.0,
         train_seconds=2.0,
         evaluate_seconds=1.0,
@@ -183,11 +183,11 @@ def test_the_data_are_told_by_what_heads_were_trained_on_and_other_heads_are_ref
     arms = [facts("verbatim"), facts("template", reasoning_ids=5, positions=140)]
     said = takeaways.data(msgspec.structs.replace(given, arms=arms))
     assert said == (
-        "Each head saw 50 supervised ids 6 times in 10 steps, in 5 rows of 90 to 140 positions in all. 0 rows were "
+        "Each head saw 50 supervised ids 3 times in 10 steps, in 5 rows of 90 to 140 positions in all. 0 rows were "
         "left out. Reasoning is 40% of the ids as captured, and least, 10%, where they are parsed, re-rendered by the "
         "template."
     )
-    with pytest.raises(InputError, match="template, seed 1: trained on 5 rows, 300 supervised ids; expected 4 and 300"):
+    with pytest.raises(InputError, match="template, seed 1: trained on 5 rows, 150 supervised ids; expected 4 and 150"):
         results.data_table(msgspec.structs.replace(given, arms=[facts("verbatim"), facts("template", rows=4)]))
 
 
