@@ -1,6 +1,8 @@
 """Tables, sentences and the summary against numbers counted by hand."""
 
 import json
+import shutil
+import tracemalloc
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +11,7 @@ import small_dataset
 from small_dataset import response, write_lines
 
 from rawtokens.errors import InputError
-from rawtokens.records import VERIFIED_SCHEMA
+from rawtokens.records import VERIFIED_SCHEMA, Rejection
 from rawtokens.reporting import display, takeaways, throughput, token_statistics
 from rawtokens.reporting.wording import in_short
 
@@ -190,6 +192,24 @@ def test_the_summary_accounts_for_every_row(folder: Path) -> None:
         "completion": None,
     }
     assert "prompts without a response yet: 1" in takeaways.flow(numbers)
+
+
+def test_rejections_are_counted_one_at_a_time(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "many"
+    shutil.copytree(folder, copy)
+    many = [
+        Rejection(stage="tokenize", key=f"{n}#0", line=n, reason="template_error", detail=f"{n} {'x' * 1_000}")
+        for n in range(20_000)
+    ]
+    write_lines(copy / "rejected.jsonl", many)
+    rows, timings = token_statistics.read_verified(copy), throughput.read_timings(copy)
+    token_statistics.summary(copy, "small", rows=rows, timings=timings)  # imports
+    tracemalloc.start()
+    numbers = token_statistics.summary(copy, "small", rows=rows, timings=timings)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (numbers["rejected_before_generation"], numbers["rejected_at_generation"]) == (20_000, 0)
+    assert peak < 5_000_000  # their file has 21 MB
 
 
 def test_thinking_ended_where_a_closer_or_a_tool_section_came(rows: pd.DataFrame, folder: Path) -> None:

@@ -192,9 +192,11 @@ def summary(
             f"{folder / 'verified.parquet'} holds {len(rows)} rows and the journal {len(timings)}; "
             "run notebook 03_verify_responses again"
         )
-    rejections = journal.read_rejections(folder)
-    before = sum(rejection.stage == "tokenize" for rejection in rejections)
-    tried = [*rows["key"], *(rejection.key for rejection in rejections if rejection.stage == "generate")]
+    before, failed = 0, list[str]()
+    for rejection in each_rejection(folder):  # one at a time: a file of a million rows may be rejected whole
+        before += rejection.stage == "tokenize"
+        failed += [rejection.key] * (rejection.stage == "generate")
+    tried = [*rows["key"], *failed]
     thinking = thinking_rows(rows)["reasoning_tokens"]
     line = throughput.timeline(timings)
     return {
@@ -202,7 +204,7 @@ def summary(
         "rows": len(prompts) + before,
         "prompts": len(prompts),
         "rejected_before_generation": before,
-        "rejected_at_generation": len(rejections) - before,
+        "rejected_at_generation": len(failed),
         "not_generated": len(set(prompts["key"]) - {key.rpartition("/")[0] for key in tried}),
         "generated": len(rows),
         "accepted": int((rows["verdict"] == "accept").sum()),
