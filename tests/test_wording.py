@@ -200,6 +200,7 @@ def test_sentences_of_training_data_agree_with_their_numbers(tmp_path: Path, cou
     )
     agree(loss_report.loss_takeaway(found.losses))
     agree(draft_vocabulary.coverage_takeaway(found.counts, 1))
+    assert not [trainer.name for trainer in loss_report.TRAINERS if re.search(r", | and ", trainer.name)]  # `X loses`
 
 
 @pytest.mark.parametrize(("some", "others"), PAIRS)
