@@ -5,6 +5,7 @@ import pytest
 from rawtokens.errors import InputError
 from rawtokens.notebook_stages.stage_parameters import prompt_options, stage_parameters
 from rawtokens.records import Sampling
+from rawtokens.response_checks.checks import DEFAULT_POLICY, policy_from
 from rawtokens.run_file import SamplingSettings, ServerSettings, check_sampling, load_run_file
 from rawtokens.target.rendering import PromptOptions
 from rawtokens.target.thinking_modes import mix_from
@@ -82,6 +83,9 @@ def test_a_hub_data_set_keeps_its_name_and_a_folder_of_one_is_relative_to_the_ru
         (SMALLEST + "sampling: {samples_per_prompt: 0}\n", "samples_per_prompt is 0"),
         (SMALLEST.replace("org/model", "org/model, markers: {}"), "model.markers needs the key 'turn_end'"),
         (SMALLEST.replace("org/model", "org/model, markers: {turn_end: E, opener: O}"), "opener but no closer"),
+        (SMALLEST + "audit: {policy: {loops: accept}}\n", "policy: reason 'loops' is not known"),
+        (SMALLEST + "audit: {policy: {loop: drop}}\n", "policy.loop is 'drop'; expected one of accept, flag, reject"),
+        (SMALLEST + "audit: {policy: {loop: 1}}\n", "audit.policy.loop is 1; expected one of"),
         (SMALLEST + "servers: {urls: []}\n", "name one server at least"),
         (SMALLEST + "servers: {max_in_flight: many}\n", "'many'; expected a positive number or auto"),
         (SMALLEST.replace("prompts.json", "p.json, tool_function: 'a:b'"), "tool_function of B1 .* set turns: each"),
@@ -123,6 +127,12 @@ def test_markers_of_a_model_of_no_known_family_reach_every_stage_that_loads_the_
         found = stage_parameters(settings, stage, "B1", folder=tmp_path)["markers"]
         assert found == '{"turn_end":"<|im_end|>","opener":"","closer":""}'
     assert stage_parameters(load_run_file(write(tmp_path, SMALLEST)), "01", "B1", folder=tmp_path)["markers"] == ""
+
+
+def test_a_policy_of_one_s_own_reaches_the_stage_that_judges(tmp_path: Path) -> None:
+    settings = load_run_file(write(tmp_path, SMALLEST + "audit: {policy: {loop: accept}}\n"))
+    given = stage_parameters(settings, "03", "B1", folder=tmp_path)["policy"]
+    assert policy_from(str(given)) == {**DEFAULT_POLICY, "loop": "accept"}
 
 
 def test_one_server_in_several_spellings_is_one_server(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from rawtokens.capture.known_keys import KnownKeys
 from rawtokens.errors import InputError, RunStopped
 from rawtokens.markers import IdSequence, Markers
 from rawtokens.records import PROMPTS_SCHEMA, VERIFIED_SCHEMA, Response, Thinking, Verdict
-from rawtokens.response_checks.checks import complete_policy, prompt_digests
+from rawtokens.response_checks.checks import complete_policy, policy_from, prompt_digests
 from rawtokens.response_checks.repetition import repeated_share
 from rawtokens.response_checks.response_columns import IdLists
+from rawtokens.training.policies import select_rows
+from rawtokens.training.settings import TrainingSettings
 from rawtokens.verification import DEFAULT_POLICY, ResponseColumns, verify, verify_journal
 
 END, USER, ASSISTANT, MIDDLE = 163586, 163587, 163588, 163601
@@ -439,6 +441,12 @@ def test_the_policy_decides_what_a_reason_means() -> None:
     assert rows([item], policy={"empty": "accept"})[0]["verdict"] == "flag"  # the default of what it leaves out
 
 
+@pytest.mark.parametrize("text", ["[]", "{", '{"loop": "drop"}', '{"loops": "flag"}'])
+def test_a_notebook_s_policy_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="policy"):
+        policy_from(text)
+
+
 def test_a_policy_with_an_unknown_reason_or_verdict_is_refused() -> None:
     with pytest.raises(InputError, match="reason 'never_close' is not known; known: empty, "):
         complete_policy({"never_close": "flag"})
@@ -622,6 +630,24 @@ def test_the_file_is_zstd_without_dictionaries(tmp_path: Path) -> None:
     columns = [group.column(index) for index in range(group.num_columns)]
     assert {column.compression for column in columns} == {"ZSTD"}
     assert not any(column.has_dictionary_page for column in columns)
+
+
+def test_a_folder_is_verified_by_a_policy_of_one_s_own_and_trained_on_by_it(tmp_path: Path) -> None:
+    """Of three rows that never closed and one that drafted a call: kept where accepted, left out where flagged."""
+    drafted = response([SECTION, CALL, CALL_END, SECTION_END, CLOSER, 5, END], key="3#0/0")
+    run = [*(response([1, number, END], key=f"{number}#0/0") for number in range(3)), drafted]
+    write_folder(tmp_path, {"raw_responses.jsonl": run}, {f"{number}#0": PROMPT for number in range(4)})
+
+    def trained(policy: dict[str, Verdict]) -> tuple[list[str], dict[str, int]]:
+        verify_journal(tmp_path, markers=KIMI, vocabulary_size=VOCABULARY, policy=policy)
+        verdicts = pq.read_table(tmp_path / "verified.parquet")["verdict"].to_pylist()
+        return verdicts, select_rows(tmp_path, TrainingSettings(held_out=0.0)).left_out
+
+    assert trained({}) == (["flag"] * 3 + ["accept"], {"flagged: never_closed": 3})
+    assert trained({"never_closed": "accept"}) == (["accept"] * 4, {})
+    assert trained({"never_closed": "reject"}) == (["reject"] * 3 + ["accept"], {"rejected: never_closed": 3})
+    drafts: dict[str, Verdict] = {"never_closed": "accept", "tool_section_in_thinking": "flag"}
+    assert trained(drafts) == (["accept"] * 3 + ["flag"], {"flagged: tool_section_in_thinking": 1})
 
 
 def test_a_journal_without_rows_gives_a_file_without_rows(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from .addresses import check_variable_name, server_urls
 from .conversations.turns import TURNS
 from .errors import InputError
 from .markers import GivenMarkers
-from .records import Sampling
+from .records import Sampling, Verdict
 from .run_file_mistakes import in_words
 from .target.control_tokens import ControlTokens
 from .target.thinking_modes import Portion, check_arguments, check_mix
@@ -76,11 +76,16 @@ class DatasetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Stage 03's audits, by rows of a data set: scored by the servers, and rendered again; `seed` draws both."""
+    """What stage 03 makes of the rows of a data set.
+
+    `replay` rows are scored by the servers, `rerender` rows rendered again, both drawn with `seed`. `policy` says what
+    a reason makes of a row (checks.DEFAULT_POLICY), where that is to be another verdict.
+    """
 
     replay: int = 0
     rerender: int = 2_000
     seed: int = 1
+    policy: dict[str, Verdict] = {}
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,6 +196,10 @@ def _check(settings: RunFile) -> None:
     for name, rows in (("replay", settings.audit.replay), ("rerender", settings.audit.rerender)):
         if rows < 0:
             raise InputError(f"audit.{name} is {rows}; expected a number of rows, 0 for none")
+    if settings.audit.policy:
+        from .response_checks.checks import complete_policy  # with numpy, which few commands need
+
+        complete_policy(settings.audit.policy)
     for name, dataset in settings.datasets.items():
         if name in _TAKEN:
             raise InputError(f"a data set can't be called {name!r}: the run keeps its own {name} in that folder")

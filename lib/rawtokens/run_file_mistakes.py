@@ -88,14 +88,18 @@ def _given(kind: inspect.Type) -> inspect.Type:
 
 
 def _misfit(entries: Mapping[str, object], kind: inspect.Type) -> tuple[str, object]:
-    """The first entry that is not of a mapping's struct: msgspec writes `[...]` in place of its name."""
-    struct = cast("inspect.StructType", kind).cls
-    for name, value in entries.items():
+    """The first entry that is not of a mapping's type: msgspec writes `[...]` in place of its name."""
+
+    def fits(value: object) -> bool:
+        if isinstance(kind, inspect.LiteralType):
+            return value in kind.values
         try:
-            msgspec.convert(value, struct)
+            msgspec.convert(value, cast("inspect.StructType", kind).cls)
         except msgspec.ValidationError:
-            return name, value
-    return "...", None
+            return False
+        return True
+
+    return next(((name, value) for name, value in entries.items() if not fits(value)), ("...", None))
 
 
 def _shown(place: str, value: object) -> str:

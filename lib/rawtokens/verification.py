@@ -23,6 +23,7 @@ from .records import VERIFIED_SCHEMA, Thinking, Verdict, open_parquet
 from .response_checks.channel_segments import segment_outputs
 from .response_checks.checks import (
     DEFAULT_POLICY,
+    POLICY,
     SEVERITY,
     complete_policy,
     prompt_digests,
@@ -63,10 +64,10 @@ def verify_journal(
     """Verify all journals of a data set's folder into its verified.parquet (zstd, no dictionaries), in batches.
 
     `vocabulary_size` is the model's. `later_prompts` has the digests of later turns' prompts, by key (turns.derived).
-    Rows stand in the order of the journals. Memory: two batches of about 3M
-    ids, plus a digest a prompt and 16 bytes a row. The file appears whole or not at all. Raises InputError where the
-    journal or prompts.parquet is missing or unreadable, or the policy is wrong, RunStopped where nothing can be
-    written.
+    The file's metadata has the policy (`checks.policy_of`), its rows stand in the order of the journals. Memory: two
+    batches of about 3M ids, plus a digest a prompt and 16 bytes a row. The file appears whole or not at all. Raises
+    InputError where the journal or prompts.parquet is missing or unreadable, or the policy is wrong, RunStopped where
+    nothing can be written.
     """
     folder = Path(folder)
     policy = complete_policy(policy)
@@ -193,7 +194,8 @@ def _write(
     keys = KnownKeys()
     options = {"compression": "zstd", "compression_level": 3, "use_dictionary": False}
     # Compression is a third of the work and leaves the interpreter free: a batch is written while the next is checked.
-    with pq.ParquetWriter(path, VERIFIED_SCHEMA, **options) as writer, ThreadPoolExecutor(max_workers=1) as pool:
+    schema = VERIFIED_SCHEMA.with_metadata({POLICY: msgspec.json.encode(dict(policy))})
+    with pq.ParquetWriter(path, schema, **options) as writer, ThreadPoolExecutor(max_workers=1) as pool:
         written = pool.submit(lambda: None)
         for columns in _batches(journals):
             fingerprint = columns.fingerprints[0] if fingerprint is None else fingerprint

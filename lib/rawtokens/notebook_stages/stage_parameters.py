@@ -61,6 +61,7 @@ def stage_parameters(settings: RunFile, stage: str, name: str, *, folder: Path) 
     if stage == "03":
         audit = settings.audit
         asked = {"replay_rows": audit.replay, "rerendered_rows": audit.rerender, "audit_seed": audit.seed}
+        asked["policy"] = msgspec.json.encode(audit.policy).decode()
         return {**place, **tokenizer, **servers, **asked}
     if stage == "05":
         usual = TrainingSettings()

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import get_args
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..capture.known_keys import KnownKeys
@@ -47,6 +49,15 @@ DEFAULT_POLICY: dict[str, Verdict] = {
 """What each reason makes of a row; the names and their order are those of `reasons` in verified.parquet."""
 
 
+POLICY = b"policy"
+"""The metadata of verified.parquet that holds the policy of its verdicts, as JSON."""
+
+
+def policy_of(schema: pa.Schema) -> dict[str, Verdict]:
+    """The policy by which the rows of a verified.parquet got their verdicts; the default where it does not tell."""
+    return policy_from((schema.metadata or {}).get(POLICY, b"{}").decode())
+
+
 def complete_policy(policy: Mapping[str, Verdict]) -> dict[str, Verdict]:
     """`policy` with the defaults for reasons that it leaves out. Raises InputError for an unknown name or verdict."""
     for reason, verdict in policy.items():
@@ -55,6 +66,15 @@ def complete_policy(policy: Mapping[str, Verdict]) -> dict[str, Verdict]:
         if verdict not in SEVERITY:
             raise InputError(f"policy: {reason}: verdict {verdict!r} must be one of {', '.join(SEVERITY)}")
     return {**DEFAULT_POLICY, **policy}
+
+
+def policy_from(text: str) -> dict[str, Verdict]:
+    """A notebook's parameter, a JSON object from reason to verdict, completed. Raises as `complete_policy` does."""
+    try:
+        given = msgspec.json.decode(text or "{}", type=dict[str, Verdict])
+    except msgspec.MsgspecError as error:
+        raise InputError(f'policy is {text!r}: {error}; expected JSON like {{"loop": "accept"}}') from error
+    return complete_policy(given)
 
 
 def shapes_of(segments: Segments, truncated: Bools) -> NDArray[np.str_]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..prompts import prompt_batches
-from ..response_checks.checks import DEFAULT_POLICY, prompt_digests
+from ..response_checks.checks import policy_of, prompt_digests
 from ..response_checks.response_columns import IdLists
 from .rows import Integers, integers, verified_batches
 from .settings import TrainingSettings
@@ -133,6 +133,7 @@ def longer_prompts(folder: Path, keys: tuple[str, ...]) -> bytes:
 
 def _reasons(batch: pa.RecordBatch, lengths: Integers, settings: TrainingSettings) -> Iterator[str]:
     """Why each row is left out; "" where it is not."""
+    policy = policy_of(batch.schema)
     limit = settings.max_length or np.iinfo(np.int64).max
     pairs = zip(
         batch["verdict"].to_pylist(),
@@ -143,9 +144,9 @@ def _reasons(batch: pa.RecordBatch, lengths: Integers, settings: TrainingSetting
     )
     for verdict, reasons, length, supervised in pairs:
         truncated = next((name for name in _TRUNCATED if name in reasons), "")
-        doubts = [name for name in reasons if DEFAULT_POLICY.get(name) != "accept" and name not in _TRUNCATED]
+        doubts = [name for name in reasons if policy.get(name) != "accept" and name not in _TRUNCATED]
         if verdict == "reject":
-            worst = [name for name in reasons if DEFAULT_POLICY.get(name) == "reject"]
+            worst = [name for name in reasons if policy.get(name) == "reject"]
             yield f"rejected: {[*worst, *reasons, 'no reason'][0]}"
         elif verdict == "flag" and doubts and settings.flagged == "drop":
             yield f"flagged: {doubts[0]}"
