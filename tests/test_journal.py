@@ -104,7 +104,7 @@ def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path, foreign: byte
     path.write_bytes(line("a#0/0") + foreign)
     with pytest.raises(InputError, match="line 2 is no record"), journal.open_journal(path):
         pass
-    with pytest.raises(InputError, match="line 2 is no record .* --where foreign"):
+    with pytest.raises(InputError, match=r"line 2 is no record .* --where foreign"):
         list(journal.read_responses(path))
     assert path.read_bytes() == line("a#0/0") + foreign
 
