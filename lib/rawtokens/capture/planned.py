@@ -91,8 +91,13 @@ def planned_requests(
 
 def _beginnings(ids: bytes) -> bytes:
     """Hashes of the first 32, 64, 128, ... ids and of all: sorted by them, rows that begin alike are neighbours."""
-    ends = [128 << doubling for doubling in range(32) if 128 << doubling < len(ids)]
-    return b"".join(hashlib.sha256(ids[:end]).digest()[:8] for end in [*ends, len(ids)])
+    hashed, found, start, end = hashlib.sha256(), list[bytes](), 0, 128
+    while end < len(ids):
+        hashed.update(ids[start:end])
+        found.append(hashed.digest()[:8])
+        start, end = end, 2 * end
+    hashed.update(ids[start:])
+    return b"".join([*found, hashed.digest()[:8]])
 
 
 def _in_lanes(requests: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
