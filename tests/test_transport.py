@@ -1,6 +1,7 @@
 """The wire of a run, against real sockets: a server that sends given bytes and closes or keeps the connection."""
 
 import asyncio
+import contextlib
 import resource
 from collections.abc import Awaitable, Callable
 
@@ -117,6 +118,68 @@ def test_an_answer_without_end_is_read_no_further_than_its_bound(seam: str) -> N
 
     asyncio.run(ask())
     assert 10**6 < sent[0] < 30 * 10**6  # what the sockets between hold is beyond the client's say
+
+
+def test_an_answer_in_one_piece_is_held_to_its_bound_too() -> None:
+    async def ask(post: Post, url: str) -> None:
+        assert await post(url, b"{}", 5.0, 5) == Reply(200, b"hello")
+        with pytest.raises(NoReplyError, match="more than 4 bytes") as caught:
+            await post(url, b"{}", 5.0, 4)
+        assert not caught.value.late
+
+    asyncio.run(served([OK, OK], ask))
+
+
+def test_a_cancelled_request_hangs_up() -> None:
+    """vLLM knows no other abort: it decodes on to the end for a connection that stays open."""
+    asked, hung_up = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        asked.set()
+        assert await reader.read() == b""
+        hung_up.set()
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, open_post() as post:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/generate"
+            request = asyncio.create_task(post(url, b"{}", 60.0))
+            await asyncio.wait_for(asked.wait(), 5.0)
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            await asyncio.wait_for(hung_up.wait(), 5.0)
+
+    asyncio.run(ask())
+
+
+def test_a_cancellation_is_heard_also_as_the_answer_comes() -> None:
+    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n{}")
+                writer.write(OK)
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(answered, "127.0.0.1", 0) as server, open_post() as post:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/generate"
+
+            async def work() -> None:
+                while True:
+                    await post(url, b"{}", 60.0)
+
+            for milliseconds in range(100, 105):
+                workers = [asyncio.create_task(work()) for _ in range(100)]
+                await asyncio.sleep(milliseconds / 1e3)
+                for worker in workers:
+                    worker.cancel()
+                _, deaf = await asyncio.wait(workers, timeout=5.0)
+                assert not deaf
+                assert all(worker.cancelled() for worker in workers)
+
+    asyncio.run(ask())
 
 
 def test_an_answer_that_trickles_without_end_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
