@@ -154,8 +154,8 @@ def test_one_seed_measures_nothing() -> None:
 def test_what_was_lost_is_told_by_part_and_position() -> None:
     given = study({"verbatim": [sequences(6)] * 2, "template": [sequences(2)] * 2})
     assert takeaways.parts(given) == (
-        "Parsed, re-rendered by the template, the arm furthest below as captured: reasoning 1.20 against 1.60 "
-        "(difference -0.40 to -0.40)."
+        "Parsed, re-rendered by the template, the arm furthest below as captured: reasoning 1.20 against 1.60, "
+        "-0.40 (-0.40 to -0.40)."
     )
     assert "as captured 60% of the first drafts and 0% of the last" in takeaways.positions(given)
 

@@ -43,7 +43,7 @@ Intervals are 95 % ones over seeds and prompts.
 
 {data}
 
-vLLM's own speculative decoding with the same heads: {confirmed_said}
+vLLM's own speculative decoding with the same heads, where drafts beyond an answer's end count too: {confirmed_said}
 
 {confirmed}
 

@@ -111,14 +111,20 @@ def acceptance_table(study: Study, part: str = "") -> pd.DataFrame:
 
 
 def part_table(study: Study) -> pd.DataFrame:
-    """A line an arm: by part the length, and the difference to verbatim with its interval."""
+    """A line an arm: by part the length, and the difference to verbatim with its interval, in words."""
     found = {}
     for part in PARTS:
         table = acceptance_table(study, part)
         found[part] = table["length"]
-        for column in ("difference", "difference low", "difference high"):
-            found[f"{part}, {column}"] = table[column]
+        found[f"{part}, difference"] = table.apply(difference_in_words, axis=1)
     return pd.DataFrame(found)
+
+
+def difference_in_words(line: pd.Series) -> str:
+    """Of a line of `acceptance_table`: `-0.84 (-1.11 to -0.58)`; without an interval "", as verbatim's own."""
+    if line.name == VERBATIM or np.isnan(line["difference low"]):
+        return ""
+    return f"{line['difference']:+.2f} ({line['difference low']:+.2f} to {line['difference high']:+.2f})"
 
 
 def position_table(study: Study) -> pd.DataFrame:

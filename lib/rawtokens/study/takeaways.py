@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from .forms import ARMS, PARTS, VERBATIM
-from .results import Study, acceptance_table, confirmed_table, data_table, part_table, position_table
+from .results import Study, acceptance_table, confirmed_table, data_table, difference_in_words, position_table
 
 
 def is_measured(line: pd.Series) -> bool:
@@ -37,15 +37,11 @@ def parts(study: Study) -> str:
         return f"No arm was measured to be below {ARMS[VERBATIM]}."
     worst = str(measured["difference"].idxmin())
     said = []
-    by_part = part_table(study)
     for part in PARTS:
-        own, low, high = (
-            by_part[name][worst] for name in (part, f"{part}, difference low", f"{part}, difference high")
-        )
-        if not np.isnan(own):
-            said.append(
-                f"{part} {own:.2f} against {by_part[part][VERBATIM]:.2f} (difference {low:+.2f} to {high:+.2f})"
-            )
+        lengths = acceptance_table(study, part)
+        own, base = lengths.loc[worst], lengths.loc[VERBATIM]
+        if not np.isnan(own["length"]):
+            said.append(f"{part} {own['length']:.2f} against {base['length']:.2f}, {difference_in_words(own)}")
     return f"{_capital(ARMS[worst])}, the arm furthest below {ARMS[VERBATIM]}: {'; '.join(said)}."
 
 
