@@ -39,7 +39,7 @@ def parts(study: Study) -> str:
     said = []
     for part in PARTS:
         lengths = acceptance_table(study, part)
-        own, base = lengths.loc[worst], lengths.loc[VERBATIM]
+        own, base = lengths.T[worst], lengths.T[VERBATIM]
         if not np.isnan(own["length"]):
             said.append(f"{part} {own['length']:.2f} against {base['length']:.2f}, {difference_in_words(own)}")
     return f"{_capital(ARMS[worst])}, the arm furthest below {ARMS[VERBATIM]}: {'; '.join(said)}."
