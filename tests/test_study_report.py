@@ -1,10 +1,13 @@
 """The study's committed page, from counts that are known."""
 
+import re
+from itertools import takewhile
 from pathlib import Path
 
 import pandas as pd
 from test_study_results import sequences, study
 
+from rawtokens.study.forms import ARMS
 from rawtokens.study.page import markdown, write_page
 
 
@@ -34,3 +37,21 @@ def test_the_page_holds_every_arm_the_command_and_the_report(tmp_path: Path) -> 
     before = {name: (page.parent / name).read_bytes() for name in files}
     write_page(page.parent, given, report, command="python -m rawtokens.study --form full")
     assert {name: (page.parent / name).read_bytes() for name in files} == before
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The cells of the Markdown table whose first cell is `heading`, without its head."""
+    lines = iter(text.splitlines())
+    next(line for line in lines if line.startswith(f"| {heading} |"))
+    next(lines)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in takewhile(str.strip, lines)]
+
+
+def test_the_readme_has_the_committed_pages_lengths_and_differences() -> None:
+    root = Path(__file__).parents[1]
+    page = table((root / "outputs" / "example" / "drafter_study.md").read_text("utf-8"), "arm")
+    measured = {(length, float(low), float(high)) for _, length, *_, low, high in page[1:]}
+    told = table((root / "README.md").read_text("utf-8"), "trained on")
+    assert len(told) == len(page) == len(ARMS)
+    assert told[0][1] == page[0][1]
+    assert {(length, *map(float, re.findall(r"[+-][\d.]+", said)[-2:])) for _, length, said in told[1:]} == measured
