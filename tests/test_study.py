@@ -7,8 +7,8 @@ import pytest
 from rawtokens.study.__main__ import main
 from rawtokens.study.results import acceptance_table, read_study
 
-# With as many ids and two seeds verbatim came to 1.84 (sd 0.01) and the template to 1.59 (sd 0.04).
-MARGIN = 0.1
+# Five seeds of the short form, 3,487 ids each: verbatim 1.86 (sd 0.03), template 1.43 (sd 0.05).
+MARGIN = 0.15
 
 
 @pytest.mark.study

@@ -47,7 +47,7 @@ class DemoServer:
     def pid(self) -> int:
         return self.process.pid
 
-    def wait_until_ready(self, patience_seconds: float = 180) -> Self:
+    def wait_until_ready(self, patience_seconds: float = 300) -> Self:
         """Return once the server has generated one token; a server that dies or takes longer raises ServerError."""
         deadline = time.monotonic() + patience_seconds
         while self.process.poll() is None:

@@ -109,7 +109,7 @@ def start_demo_server(
     engine_python: Path | None = None,
     port: int = DEFAULT_PORT,
     other_port_allowed: bool = True,
-    patience_seconds: float = 180,
+    patience_seconds: float = 300,
     extra_arguments: Sequence[str] = (),
 ) -> DemoServer:
     """Launch a server and wait until it generates; a server that doesn't is stopped, and ServerError says why."""

@@ -51,7 +51,7 @@ FORMS = {
         evaluation_prompts=60,
         arms=(VERBATIM, "template"),
         seeds=(1,),
-        unique_ids=4_000,
+        unique_ids=3_000,
         epochs=6,
         confirmed=(),
     ),
