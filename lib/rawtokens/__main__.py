@@ -211,9 +211,8 @@ def _retry(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from .notebook_stages.comparison import compare_runs
 
-    report = compare_runs(
-        options.run_a, options.run_b, notebooks=ROOT / "notebooks", on_line=partial(print, flush=True)
-    )
+    say = partial(print, flush=True)
+    report = compare_runs(options.run_a, options.run_b, notebooks=ROOT / "notebooks", on_line=say)
     print(f"\nreport: {report}")
     return 0
 

@@ -27,7 +27,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One size of the study. `unique_ids` are an arm's supervised ids in one epoch, `step_ids` those of one step.
 
     Small steps cost no more time, for that goes by positions: one verbatim head came to an acceptance length of 2.79 in
-    3 epochs of 64 ids a step at 2e-3, to 2.63 with 128 ids a step, to 2.73 in 6 epochs of 128 at 1e-3.
+    3 epochs of 64 ids a step at 2e-3, to 2.63 with 128 ids a step, to 2.73 in 6 epochs of 128 at 1e-3. The three
+    were measured on the evaluation's own prompts, which favours the verbatim arm.
     """
 
     name: str
