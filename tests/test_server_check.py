@@ -12,7 +12,6 @@ import pytest
 from family_tokens import VOCABULARIES, markers_of
 from faulty_proxies import ANSWER, CONTEXT, Fault, PatientServer, Proxy, chat_only, on, strips_stop, tokenises_again
 from faulty_proxies import truncates as truncating
-from httpx_aiohttp import AiohttpTransport
 
 from rawtokens.__main__ import main
 from rawtokens.capture import server_facts
@@ -379,7 +378,7 @@ def test_the_command_shows_no_key_and_exits_with_1_on_a_failure(
     chat_alone: bool,
 ) -> None:
     transport = Proxy(PatientServer(target, facts=PLANTED), question=chat_only if chat_alone else None)
-    monkeypatch.setattr("rawtokens.capture.server_facts.AiohttpTransport", lambda **_: transport)
+    monkeypatch.setattr("httpx.AsyncHTTPTransport", lambda **_: transport)
     monkeypatch.setenv("SERVER_AUTH", KEY)
     arguments = ["check-server", URL, "--tokenizer", str(kimi_folder), "--api-key-env", "SERVER_AUTH", "--golden"]
     assert main(arguments) == int(chat_alone)
@@ -414,7 +413,7 @@ def test_the_same_proxies_before_the_real_server_fail(
     faults, expected = FAULTS[name]
 
     async def found() -> list[Check]:
-        async with AiohttpTransport() as wire:
+        async with httpx.AsyncHTTPTransport() as wire:
             return await check_server(demo_server.url, demo_target, transport=Proxy(wire, **faults))
 
     failed = {item.check for item in asyncio.run(found()) if item.status == "fail"}

@@ -5,8 +5,8 @@ import httpx
 import pytest
 
 from rawtokens.capture import server_facts, servers
+from rawtokens.capture.connections import CONNECT_SECONDS
 from rawtokens.capture.servers import Asked, Server
-from rawtokens.capture.transport import CONNECT_SECONDS
 from rawtokens.engines.answers import Failure, Next, ServerFacts
 from rawtokens.errors import ServerError
 

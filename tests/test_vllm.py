@@ -15,7 +15,8 @@ import rawtokens
 from rawtokens import runs
 from rawtokens.__main__ import main
 from rawtokens.capture import server_facts
-from rawtokens.capture.transport import NoReplyError, open_post
+from rawtokens.capture.connections import NoReplyError
+from rawtokens.capture.transport import open_post
 from rawtokens.demo.server import DemoServer
 from rawtokens.demo.vllm_server import serve_with_vllm
 from rawtokens.errors import ResumeError

@@ -69,7 +69,7 @@ def _checked(url: str) -> str:
         raise InputError(f"server URL {url!r} is not valid ({error}); {expected}") from error
     if parts.username is not None or parts.password is not None:
         raise InputError(f"the server URL of {parts.hostname} holds a name or password; use servers.api_key_env")
-    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s", url):
+    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[^!-~]", url):
         raise InputError(f"server URL {url!r} is not valid; {expected}")
     if parts.query or parts.fragment:
         raise InputError(f"server URL {url!r} has more than an address; {expected}")

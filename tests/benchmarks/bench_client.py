@@ -3,10 +3,11 @@
 A server in a process of its own, on another core, gives the same answer to everything, at once or after 200 ms. It is
 an asyncio.Protocol on uvloop that writes precomputed bytes; where it is the bottleneck its core is at 100 %, which the
 last column shows. Every cell is a client process of its own, so that its processor time and its memory are its own.
-Prompts are 1,000 ids long. Two loops are the limits: `limit` sends the same bytes over a bare connection and decodes
-the JSON, the ids left as text; `aiohttp` does so over aiohttp on uvloop, the transport of the whole path. They keep
-nothing and check nothing. A client that has no answer when its time is over goes on until its first one. At the end
-targets are held against what was measured; on a machine that is busy, or has one core, they say nothing.
+Prompts are 1,000 ids long. `limit` is the limit: it sends the same bytes over a bare connection and decodes the JSON,
+the ids left as text; `aiohttp` does so over aiohttp on uvloop, the quickest library that hangs up where a request is
+cancelled. Both keep nothing and check nothing. A client that has no answer when its time is over goes on until its
+first one. At the end targets are held against what was measured; on a machine that is busy, or has one core, they say
+nothing.
 
     python tests/benchmarks/bench_client.py            # three to four minutes on two idle cores
     python tests/benchmarks/bench_client.py --full     # every client at every length and window
@@ -48,9 +49,9 @@ FIRST_SECONDS = 20.0  # how long its first answer is waited for
 CELL_SECONDS = 120.0  # how long one cell may take
 DELAY = 0.2
 ROUNDS = 20  # answers a connection on the delayed server: connecting and the first block of prompts are a part of it
-LIMITS, PEERS = ("limit", "aiohttp"), ("httpx", "openai")
+LOOPS, PEERS = ("limit", "aiohttp"), ("httpx", "openai")
 EMPTY = {"messages": "[]", "tools": "[]", "template_kwargs": "{}"}
-CLIENTS = (*LIMITS, "rawtokens", *PEERS)
+CLIENTS = (*LOOPS, "rawtokens", *PEERS)
 MOST_CPU, MOST_MEMORY, LEAST_SHARE = 0.08, 200.0, 0.95
 
 
@@ -279,7 +280,7 @@ def measure(client: str, port: int, window: int, prompt_ids: int, folder: Path) 
     imported, before, started = memory("VmRSS"), time.process_time(), time.monotonic()
     if client == "rawtokens":
         count = asyncio.run(whole_path(port, window, folder))  # brings its own uvloop, beside a loop like a kernel's
-    elif client in LIMITS:
+    elif client in LOOPS:
         count = uvloop.run({"limit": limit, "aiohttp": bare_aiohttp}[client](port, window, prompt_ids))
     else:
         count = asyncio.run({"httpx": plain_httpx, "openai": openai_client}[client](port, window, prompt_ids))

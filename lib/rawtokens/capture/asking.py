@@ -17,9 +17,10 @@ from ..engines.answers import Answer, Failure, Ids, Sent, ServerFacts, checked_p
 from ..engines.choice import engine_of
 from ..records import ResponseLine, Sampling
 from ..shards import WHOLE, Shard
+from .connections import NoReplyError
 from .planned import Request, seeded
 from .servers import Asked, Server
-from .transport import NoReplyError, Post
+from .transport import Post
 
 ABORT_SECONDS = 5.0
 PROBE_SECONDS = 60.0

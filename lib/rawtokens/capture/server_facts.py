@@ -1,26 +1,25 @@
 """What a server tells of itself before a run, and the httpx client that control routes are asked with.
 
-httpx is the interface; under it an aiohttp transport, since httpx's own collapses above a few dozen requests in
-flight. This module does not know what a run is, nor how /generate is asked (`transport`).
+A few requests at a time go out here: httpx's own transport collapses above a few dozen. This module does not know
+what a run is, nor how /generate is asked (`transport`).
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import aiohttp
 import httpx
 import msgspec
-from httpx_aiohttp import AiohttpTransport
 
 from ..engines import sglang, vllm
 from ..engines.answers import ServerFacts, error_text
 from ..errors import ServerError, one_line
 from ..records import Json
-from .transport import CONNECT_SECONDS
+from .connections import CONNECT_SECONDS
 
-UNANSWERED = (httpx.HTTPError, aiohttp.ClientError, OSError)
-"""What a request without a usable answer raises; httpx-aiohttp 0.2 lets some of aiohttp's own errors through."""
+UNANSWERED = (httpx.HTTPError, OSError)
+"""What a request without a usable answer raises."""
 
 _ALIKE = (
     *("engine", "version", "model", "served_name", "tokens_route"),
@@ -32,15 +31,13 @@ class AbsentError(ServerError):
     """Nothing answers at a server's address."""
 
 
-def generate_client(
-    window: int, *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
-) -> httpx.AsyncClient:
-    """An httpx client that keeps `window` requests in flight; the key goes out as a bearer token."""
+def control_client(*, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+    """An httpx client that goes through no proxy and trusts whom the system trusts; the key is a bearer token."""
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
-    limits = httpx.Limits(max_connections=window + 8)
-    return httpx.AsyncClient(transport=transport or AiohttpTransport(limits=limits), headers=headers)
+    transport = transport or httpx.AsyncHTTPTransport(verify=ssl.create_default_context())
+    return httpx.AsyncClient(transport=transport, headers=headers)
 
 
 async def facts_of(
@@ -57,7 +54,7 @@ async def all_facts(
 
     Raises AbsentError where one can't be reached, ServerError where one refuses the key, or differs from the first.
     """
-    async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
+    async with control_client(api_key=api_key, transport=transport) as client:
         answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls])
     return _alike(dict(zip(urls, answers, strict=True)))
 
@@ -66,7 +63,7 @@ async def facts_of_those_there(
     urls: Sequence[str], *, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
 ) -> dict[str, ServerFacts]:
     """As `all_facts`, without the servers that can't be reached; raises AbsentError where none can."""
-    async with generate_client(len(urls), api_key=api_key, transport=transport) as client:
+    async with control_client(api_key=api_key, transport=transport) as client:
         answers = await asyncio.gather(*[_facts(client, url, api_key) for url in urls], return_exceptions=True)
     found: dict[str, ServerFacts] = {}
     for url, answer in zip(urls, answers, strict=True):
@@ -137,9 +134,8 @@ async def _get(client: httpx.AsyncClient, url: str, route: str, *, api_key: str)
     try:
         reply = await client.get(f"{url}{route}", timeout=CONNECT_SECONDS)
     except UNANSWERED as error:
-        reason = one_line(error).replace(" ssl:default", "")  # aiohttp names its TLS settings, used or not
         raise AbsentError(
-            f"no server answers at {url} ({reason}); start it (`rawtokens serve-demo` starts the "
+            f"no server answers at {url} ({one_line(error)}); start it (`rawtokens serve-demo` starts the "
             "demo's) or correct servers.urls"
         ) from error
     if reply.status_code in (401, 403):

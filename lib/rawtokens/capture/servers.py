@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..engines.answers import Failure, ServerFacts
 from ..errors import RunStopped
 from ..records import Rejection
-from .transport import CONNECT_SECONDS
+from .connections import CONNECT_SECONDS
 
 DEFAULT_WINDOW = 64
 LONGEST_REST = 15.0

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..addresses import api_key_from, urls_from
+from ..capture.connections import NoReplyError
 from ..capture.server_facts import all_facts
-from ..capture.transport import NoReplyError, Post, open_post
+from ..capture.transport import Post, open_post
 from ..engines.answers import Failure, ServerFacts
 from ..engines.scores import Asked, Scores, Scoring, scoring_of
 from ..errors import InputError, RunStopped, ServerError

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pandas as pd
 
-from ..capture.server_facts import UNANSWERED, facts_of, generate_client
+from ..capture.server_facts import UNANSWERED, control_client, facts_of
 from ..engines.answers import Answer, Failure, error_text
 from ..errors import ServerError
 from ..markers import last_position
@@ -101,7 +101,7 @@ async def ask_both_ways(
     except ServerError as error:
         problem = _clean(str(error), api_key)
         return TwoVoices(prompt_ids=prompt_ids, ids_problem=problem, chat_problem=problem)
-    async with generate_client(4, api_key=api_key, transport=transport) as client:
+    async with control_client(api_key=api_key, transport=transport) as client:
         server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
         text = tokenizer.render(messages, tools=tools, template_kwargs=template_kwargs)
         same = await tokenizer_check(server, prompt_ids, text)

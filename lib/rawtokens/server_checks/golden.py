@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from ..capture.server_facts import facts_of, generate_client
+from ..capture.server_facts import control_client, facts_of
 from ..engines.answers import Answer, Failure
 from ..errors import ServerError
 from ..markers import thinking_mode
@@ -55,7 +55,7 @@ async def ask_golden(
     checks = [_prompt_check(prompt_ids, tokenizer)]
     try:
         facts = await facts_of([url], api_key=api_key, transport=transport)
-        async with generate_client(1, api_key=api_key, transport=transport) as client:
+        async with control_client(api_key=api_key, transport=transport) as client:
             server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
             same = await tokenizer_check(
                 server, prompt_ids, tokenizer.render(messages, template_kwargs=template_kwargs)

@@ -88,7 +88,7 @@ async def _check_one(
         facts = await server_facts.facts_of([url], api_key=api_key, transport=transport)
     except ServerError as error:
         return [Check(check="reachable", status="fail", seen=str(error))], []
-    async with server_facts.generate_client(4, api_key=api_key, transport=transport) as client:
+    async with server_facts.control_client(api_key=api_key, transport=transport) as client:
         server = Connection(url=url, client=client, tokenizer=tokenizer, facts=facts, api_key=api_key)
         text = tokenizer.render(messages, template_kwargs=template_kwargs)
         same = await tokenizer_check(server, prompt_ids, text)
