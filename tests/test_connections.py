@@ -181,14 +181,17 @@ def test_the_close_of_all_hangs_up_on_what_is_still_asked() -> None:
     asyncio.run(served([[]], ask))
 
 
-def test_an_encrypted_server_is_held_to_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_an_encrypted_server_is_held_to_its_certificate(
+    run: Callable[..., list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = trustme.CA()
     encryption = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(encryption)
-    asyncio.run(served([OK], failing("no connection to localhost:.*certificate"), encryption=encryption))
+    run(served([OK], failing("no connection to localhost:.*certificate"), encryption=encryption))
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-    assert asyncio.run(served([OK, OK], twice, encryption=encryption)) == [2]
+    assert run(served([OK, OK], twice, encryption=encryption)) == [2]
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", f"{'x' * 64}.invalid"])

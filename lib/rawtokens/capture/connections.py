@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -80,11 +81,12 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         self._all_open.add(self)
-        opened = transport.get_extra_info("socket")  # probed while idle: a machine that vanished shows within minutes
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PROBES:
-            if hasattr(socket, name):
-                opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        opened = transport.get_extra_info("socket")
+        with suppress(OSError):  # macOS sets nothing on a connection that has just been reset
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanished shows in minutes
+            for name, value in _PROBES:
+                if hasattr(socket, name):
+                    opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -101,6 +103,7 @@ class _Connection(asyncio.Protocol):
                 self._fail(f"the answer's head has more than {_MOST_HEAD_BYTES:,} bytes", late=False)
 
     def eof_received(self) -> None:
+        self.usable = False
         if not self._in_head and not self._has_length:  # such a body ends with its connection
             self._finish(usable=False)
 
