@@ -9,23 +9,22 @@ leaves a cancelled request's connection open, and of 4,000 requests cancelled wh
 """
 
 import asyncio
-import socket
-import ssl
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import httptools
 
 from ..errors import one_line
+from .dialing import Dialer
 
 CONNECT_SECONDS = 30.0
 MOST_BYTES = 2**30
 _IDLE_SECONDS = 3.0  # SGLang closes a connection that was idle for 5 s, sometimes just as it is used again
 _MOST_HEAD_BYTES = 2**16
-_PROBES = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+_MOST_OVERHEAD = 8  # bytes for each of a body: chunks of one byte have six
 
 
 class Reply(NamedTuple):
@@ -53,9 +52,8 @@ class _Route(NamedTuple):
 class _Connection(asyncio.Protocol):
     """One connection; `usable` for another request once its answer is whole."""
 
-    def __init__(self, all_open: "set[_Connection]") -> None:
+    def __init__(self) -> None:
         self.usable, self.idle_since = False, 0.0
-        self._all_open = all_open
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[Reply] | None = None
@@ -64,7 +62,7 @@ class _Connection(asyncio.Protocol):
     def ask(self, request: bytes, seconds: float, most_bytes: int) -> asyncio.Future[Reply]:
         """Send a request; what comes of it is a Reply or a NoReplyError."""
         self._parts, self._size, self._most_bytes = list[bytes](), 0, most_bytes
-        self._head_bytes, self._in_head, self._has_length = 0, True, False
+        self._received, self._in_head, self._has_length = 0, True, False
         self._heard_at, self._seconds = self._loop.time(), seconds
         self._until = self._heard_at + CONNECT_SECONDS + 2.0 * seconds
         self._answer = answer = self._loop.create_future()
@@ -80,13 +78,6 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
-        self._all_open.add(self)
-        opened = transport.get_extra_info("socket")
-        with suppress(OSError):  # macOS sets nothing on a connection that has just been reset
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that vanished shows in minutes
-            for name, value in _PROBES:
-                if hasattr(socket, name):
-                    opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -97,18 +88,16 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"the answer is not HTTP/1.1: {one_line(error)}", late=False)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MOST_HEAD_BYTES:
-                self._fail(f"the answer's head has more than {_MOST_HEAD_BYTES:,} bytes", late=False)
+        self._received += len(data)
+        if self._received > _MOST_HEAD_BYTES + (1 + _MOST_OVERHEAD) * self._size:
+            self._fail(f"the answer has more than {_MOST_HEAD_BYTES:,} bytes beside its body", late=False)
 
     def eof_received(self) -> None:
-        self.usable = False
         if not self._in_head and not self._has_length:  # such a body ends with its connection
             self._finish(usable=False)
+        self.connection_lost(None)  # the loop would first wait until the request is sent, which nobody may read
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._all_open.discard(self)
         told = f": {one_line(error)}" if error else ""
         self._fail(f"the server closed the connection before the answer was whole{told}", late=False)
 
@@ -122,7 +111,7 @@ class _Connection(asyncio.Protocol):
         name = name.lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._has_length = True
-        elif name == b"content-encoding" and value.lower() != b"identity":
+        elif self._in_head and name == b"content-encoding" and value.lower() not in (b"", b"identity"):
             told = value.decode("ascii", "replace")[:40]
             self._fail(f"the answer is compressed ({told}), which nobody had asked for", late=False)
 
@@ -159,7 +148,7 @@ class _Connection(asyncio.Protocol):
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         if not self._answer.done():  # else its request was cancelled
             self._answer.set_result(Reply(self._parser.get_status_code(), body))
-        self._answer = None
+        self._answer, self._parts = None, []
 
     def _fail(self, detail: str, *, late: bool) -> None:
         self.usable = False
@@ -169,7 +158,7 @@ class _Connection(asyncio.Protocol):
         self._timer.cancel()
         if not self._answer.done():
             self._answer.set_exception(NoReplyError(detail, late=late))
-        self._answer = None
+        self._answer, self._parts = None, []
 
 
 class Connections:
@@ -179,8 +168,9 @@ class Connections:
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._routes = dict[str, _Route]()
         self._idle = defaultdict[tuple[str, int, bool], list[_Connection]](list)
-        self._open = set[_Connection]()
-        self._encryption: ssl.SSLContext | None = None
+        self._dialer = Dialer()
+        self._open = WeakSet[_Connection]()
+        self._closed = False
 
     async def post(self, url: str, body: bytes, seconds: float, most_bytes: int = MOST_BYTES) -> Reply:
         """POST a body; see `transport.Post`. Raises NoReplyError."""
@@ -199,7 +189,8 @@ class Connections:
         return reply
 
     async def close(self) -> None:
-        """Hang up on every server."""
+        """Hang up on every server, for good."""
+        self._closed = True
         for connection in list(self._open):
             connection.close()
         await asyncio.sleep(0)  # the loop closes sockets at its next round
@@ -213,18 +204,18 @@ class Connections:
         return found
 
     async def _connected(self, route: _Route) -> _Connection:
-        host, port, encrypted = route.place
-        if encrypted and self._encryption is None:
-            self._encryption = ssl.create_default_context()
+        host, port, _ = route.place
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self._open), host, port, ssl=self._encryption if encrypted else None
-                )
+                connection = await self._dialer.connect(_Connection, *route.place)
         except TimeoutError as error:
             raise NoReplyError(f"no connection to {host}:{port} within {CONNECT_SECONDS:.0f} s", late=False) from error
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        except OSError as error:
             raise NoReplyError(f"no connection to {host}:{port}: {one_line(error)}", late=False) from error
+        self._open.add(connection)
+        if self._closed:
+            connection.close()
+            raise NoReplyError("the client hung up", late=False)
         return connection
 
 
