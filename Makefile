@@ -75,7 +75,7 @@ drift-study: ## how often re-tokenising changes what a real model said; download
 	@$(SET_UP_BOTH)
 	@.venv/bin/python -m rawtokens.demo.drift_study
 
-study: ## what infidelity costs a draft model: 35 EAGLE-3 heads on the CPU, over an hour on two cores
+study: ## what infidelity costs a draft model: 35 EAGLE-3 heads on the CPU, 40 minutes on two cores
 	@$(CHECK_PYTHON)
 	@$(SET_UP_BOTH)
 	@$(PYTHON) lib/rawtokens/exclusive.py .setup.lock $(MAKE) --silent --no-print-directory .venv-speculators/.ready .venv-vllm/.ready

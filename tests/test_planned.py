@@ -193,5 +193,4 @@ def test_the_real_prefix_cache_serves_more_than_in_the_order_of_the_file(
         httpx.post(f"{server.url}/flush_cache").raise_for_status()
         keep_the_order_of_the_file(monkeypatch)
         in_file = cached_share(tmp_path / "file", url=server.url)
-    print(ordered, in_file)
     assert ordered > in_file + 0.2

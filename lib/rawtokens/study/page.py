@@ -48,8 +48,9 @@ vLLM's own speculative decoding with the same heads, where drafts beyond an answ
 {confirmed}
 
 The target is a toy and the heads see tens of thousands of ids where a real one sees billions: directions, not
-percentages. Where no difference was measured there may be one inside the interval. Learning rate and steps
-were chosen among three settings by one verbatim head on these same prompts, which favours that arm.
+percentages. Where no difference was measured there may be one inside the interval. The answers to train on are one
+draw of the target: another capture moves the lengths, which the intervals do not cover. Learning rate and steps were
+chosen among three settings by one verbatim head on these same prompts, which favours that arm.
 
 Made by `{command}` on {ran_on}. The whole report: [{name}.html]({name}.html).
 """
