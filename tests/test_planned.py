@@ -190,7 +190,6 @@ def test_the_real_prefix_cache_serves_more_than_in_the_order_of_the_file(
     small, log = ["--max-total-tokens", "6144"], tmp_path / "log"
     with start_demo_server(demo_folder, log_path=log, port=demo_server.port + 2, extra_arguments=small) as server:
         ordered = cached_share(tmp_path / "ordered", url=server.url)
-        httpx.post(f"{server.url}/flush_cache").raise_for_status()
         keep_the_order_of_the_file(monkeypatch)
         in_file = cached_share(tmp_path / "file", url=server.url)
     assert ordered > in_file + 0.2
