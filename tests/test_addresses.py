@@ -20,6 +20,7 @@ NO_SERVER = (
     '"http://a:1"',
     "http://[::1",
     "http://a b:1",
+    "http://bücher:1",
 )
 
 

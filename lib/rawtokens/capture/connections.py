@@ -197,9 +197,9 @@ class Connections:
 
     def _route(self, url: str) -> _Route:
         address = urlsplit(url)
-        encrypted, host = address.scheme == "https", address.netloc.rpartition("@")[2]
+        encrypted = address.scheme == "https"
         place = address.hostname or "", address.port or (443 if encrypted else 80), encrypted
-        head = f"POST {address.path or '/'} HTTP/1.1\r\nHost: {host}\r\n{self._headers}Content-Length: "
+        head = f"POST {address.path or '/'} HTTP/1.1\r\nHost: {address.netloc}\r\n{self._headers}Content-Length: "
         self._routes[url] = found = _Route(place, head.encode("ascii"))
         return found
 
